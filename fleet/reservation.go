@@ -1,0 +1,72 @@
+package fleet
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Reservation is one request's entry in one worker's ledger. A request that is
+// retried elsewhere has one for each attempt. Its methods may be called
+// concurrently and in any order; each part is released once.
+type Reservation struct {
+	worker  *Worker
+	tokens  int
+	charged time.Time
+	stage   atomic.Int32
+	took    atomic.Int64 // prefill time in nanoseconds, 0 until the first token
+}
+
+const (
+	waiting int32 = iota
+	decoding
+	ended
+)
+
+// Worker returns the worker the request is placed on.
+func (r *Reservation) Worker() *Worker { return r.worker }
+
+// Tokens returns the uncached prompt tokens charged.
+func (r *Reservation) Tokens() int { return r.tokens }
+
+// Charged returns when the request was placed.
+func (r *Reservation) Charged() time.Time { return r.charged }
+
+// FirstToken says that the first output token was seen: the prefill is done and
+// no longer queued. Calls after the first, or after Release, do nothing.
+func (r *Reservation) FirstToken(now time.Time) {
+	w := r.worker
+	w.decoding.Add(1) // before the stage changes, so that the sum never falls below zero
+	if !r.stage.CompareAndSwap(waiting, decoding) {
+		w.decoding.Add(-1)
+		return
+	}
+	w.load.Add(-(entry(r.tokens) - 1))
+	r.took.Store(int64(w.prefill.finished(r.charged, now)))
+}
+
+// Release ends the request. Calls after the first do nothing.
+func (r *Reservation) Release() {
+	w := r.worker
+	var left Load
+	switch r.stage.Swap(ended) {
+	case waiting:
+		left = Load(w.load.Add(-entry(r.tokens)))
+	case decoding:
+		w.decoding.Add(-1)
+		left = Load(w.load.Add(-entry(0)))
+	case ended:
+		return
+	}
+	if left.InFlight() == 0 && w.users.Load() <= 0 {
+		w.fleet.reap(w)
+	}
+}
+
+// Learn tells the worker how many prompt tokens its engine really computed
+// before the first token of this request. Without a first token there is
+// nothing to learn.
+func (r *Reservation) Learn(uncached int) {
+	if took := r.took.Load(); took > 0 {
+		r.worker.prefill.learn(uncached, time.Duration(took))
+	}
+}

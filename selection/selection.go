@@ -1,0 +1,99 @@
+// Package selection chooses a worker for a request.
+//
+// A choice has two halves. Decide is pure: from what each candidate holds of the
+// prompt and what is queued on it, it works out every candidate's cost, writes
+// the terms beside the candidate and names the cheapest. It changes nothing, so
+// it also serves to explain a choice or to follow one in the shadow of another.
+// Place decides and charges the chosen worker's ledger in one step: if the
+// ledger moved since the decision, it decides again.
+//
+// The package does not know how a candidate's holdings were found, nor what an
+// upstream, a request or a response is.
+package selection
+
+import "github.com/caddy-inference/caddy-inference/fleet"
+
+// Standing says whether a candidate can be chosen, and if not, why.
+type Standing uint8
+
+const (
+	// Available candidates can be chosen.
+	Available Standing = iota
+	// Unhealthy candidates failed a health check or refused of late.
+	Unhealthy
+	// Full candidates have as many requests as they may have.
+	Full
+	// Tried candidates have failed this request already.
+	Tried
+)
+
+// String returns the standing as it is shown to people.
+func (s Standing) String() string {
+	return [...]string{"available", "unhealthy", "full", "tried"}[s]
+}
+
+// Candidate is one worker in the light of one request.
+type Candidate struct {
+	// Worker is never nil.
+	Worker *fleet.Worker
+	// Standing is Available for those that can be chosen.
+	Standing Standing
+	// Held is the number of prompt tokens the worker is believed to hold.
+	Held int
+	// Private says that what it holds is the earlier part of this very
+	// conversation, not a beginning that many prompts share.
+	Private bool
+
+	// Terms is filled in by Decide.
+	Terms Terms
+}
+
+// Terms is what made a candidate's cost. Times are predicted seconds.
+type Terms struct {
+	Load     fleet.Load // the ledger the decision was made on
+	Uncached int        // prompt tokens the worker would have to compute
+	Rate     float64    // prefill rate reckoned with, in tokens a second
+	Recent   float64    // work placed on the worker of late, in seconds
+
+	Wait    float64 // for the prefills queued before this one
+	Prefill float64 // for this request's own uncached tokens
+	Decode  float64 // for the requests in flight that share the engine's steps
+	Spread  float64 // for work done of late beyond the least busy worker's; see Decide
+	Cost    float64 // the sum; least wins
+}
+
+// Reason says in a word why a worker was chosen.
+type Reason uint8
+
+const (
+	// None is the reason of no choice.
+	None Reason = iota
+	// Hit: the chosen worker holds the most of the prompt.
+	Hit
+	// LoadOutweighed: another available worker holds more, but its queue would
+	// cost more than computing the difference.
+	LoadOutweighed
+	// HolderUnavailable: a worker that cannot be chosen holds more than any that can.
+	HolderUnavailable
+	// NothingHeld: no worker holds any of the prompt.
+	NothingHeld
+)
+
+// String returns the reason as it stands in logs and metrics.
+func (r Reason) String() string {
+	return [...]string{"none", "hit", "load", "holder_unavailable", "cold"}[r]
+}
+
+// Choice is the outcome of a decision.
+type Choice struct {
+	// Index of the chosen candidate, -1 if none is available.
+	Index int
+	// Reason of the choice.
+	Reason Reason
+	// Tokens of the prompt.
+	Tokens int
+	// Held is the tokens the chosen worker holds.
+	Held int
+	// BestHeld is the most tokens that any candidate holds, available or not.
+	BestHeld int
+}

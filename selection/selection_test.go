@@ -1,0 +1,280 @@
+package selection
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func candidates(n int) []Candidate {
+	f := fleet.New()
+	list := make([]Candidate, n)
+	for i := range list {
+		list[i].Worker = f.Join(fmt.Sprintf("w%d:8000", i))
+	}
+	return list
+}
+
+func TestTheLeastWaitWins(t *testing.T) {
+	tests := []struct {
+		name   string
+		held   []int
+		queued []int
+		want   int
+		reason Reason
+	}{
+		{"the one that holds the prompt", []int{0, 900, 0}, []int{0, 0, 0}, 1, Hit},
+		{"the one that holds the most", []int{500, 900, 400}, []int{0, 0, 0}, 1, Hit},
+		{"a short queue does not outweigh a hit", []int{0, 900, 0}, []int{0, 700, 0}, 1, Hit},
+		{"a long queue does", []int{0, 900, 0}, []int{0, 1500, 10}, 0, LoadOutweighed},
+		{"a lesser hit with a shorter queue", []int{0, 900, 800}, []int{0, 1500, 10}, 2, LoadOutweighed},
+		{"nobody holds any", []int{0, 0, 0}, []int{50, 20, 70}, 1, NothingHeld},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			list := candidates(len(test.held))
+			for i := range list {
+				list[i].Held = test.held[i]
+				list[i].Private = true
+				require.NotNil(t, list[i].Worker.Place(test.queued[i], epoch))
+			}
+			choice := Decide(1000, list, epoch)
+			require.Equal(t, test.want, choice.Index)
+			require.Equal(t, test.reason, choice.Reason)
+			require.Equal(t, test.held[test.want], choice.Held)
+			require.Equal(t, max(test.held[0], test.held[1], test.held[2]), choice.BestHeld)
+			require.Equal(t, 1000, choice.Tokens)
+		})
+	}
+}
+
+func TestDecidingChangesNothing(t *testing.T) {
+	list := candidates(4)
+	for range 10 {
+		Decide(1000, list, epoch)
+	}
+	for _, c := range list {
+		require.Zero(t, c.Worker.Load())
+		require.Zero(t, c.Worker.Assigned())
+		require.Zero(t, c.Worker.Recent(epoch))
+	}
+}
+
+func TestEveryCandidateHasItsTerms(t *testing.T) {
+	list := candidates(3)
+	list[1].Held, list[1].Private = 600, true
+	list[2].Standing = Unhealthy
+	require.NotNil(t, list[1].Worker.Place(800, epoch))
+	choice := Decide(1000, list, epoch)
+
+	require.Equal(t, 0, choice.Index)
+	require.Equal(t, 1000, list[0].Terms.Uncached)
+	require.InDelta(t, 1000.0/defaultRate, list[0].Terms.Cost, 1e-9)
+	require.Equal(t, 400, list[1].Terms.Uncached)
+	require.InDelta(t, 800.0/defaultRate, list[1].Terms.Wait, 1e-9)
+	require.InDelta(t, 400.0/defaultRate, list[1].Terms.Prefill, 1e-9)
+	require.InDelta(t, float64(decodeTokens)/defaultRate, list[1].Terms.Decode, 1e-9)
+	require.Zero(t, list[1].Terms.Spread, "its own past is worth staying for")
+	require.InDelta(t, 1000.0/defaultRate, list[2].Terms.Cost, 1e-9, "those that cannot be chosen are explained too")
+}
+
+func TestOnlyAvailableCandidatesAreChosen(t *testing.T) {
+	for _, standing := range []Standing{Unhealthy, Full, Tried} {
+		list := candidates(3)
+		list[0].Held, list[0].Standing = 900, standing
+		list[1].Held = 100
+		choice := Decide(1000, list, epoch)
+		require.Equal(t, 1, choice.Index, standing)
+		require.Equal(t, HolderUnavailable, choice.Reason, standing)
+		require.Equal(t, 900, choice.BestHeld)
+	}
+	list := candidates(2)
+	list[0].Standing, list[1].Standing = Tried, Full
+	choice, reservation := Place(1000, list, epoch)
+	require.Equal(t, -1, choice.Index)
+	require.Equal(t, None, choice.Reason)
+	require.Nil(t, reservation)
+	require.Equal(t, -1, Decide(1000, nil, epoch).Index)
+}
+
+func TestTiesGoToTheFewestAssigned(t *testing.T) {
+	list := candidates(4)
+	for i := range 40 {
+		_, r := Place(100, list, epoch.Add(time.Duration(i)*time.Hour)) // nothing recent is left
+		r.Release()
+	}
+	for _, c := range list {
+		require.Equal(t, uint64(10), c.Worker.Assigned())
+	}
+}
+
+func TestASlowerWorkerGetsLess(t *testing.T) {
+	list := candidates(2)
+	for i, rate := range []int{2000, 8000} {
+		w := list[i].Worker
+		r := w.Place(2000, epoch)
+		r.FirstToken(epoch.Add(time.Duration(2000 * float64(time.Second) / float64(rate))))
+		r.Learn(2000)
+		r.Release()
+	}
+	later := epoch.Add(time.Hour)
+	for range 50 {
+		Place(1000, list, later)
+	}
+	slow, fast := list[0].Worker.Load().InFlight(), list[1].Worker.Load().InFlight()
+	require.Equal(t, 50, slow+fast)
+	require.InDelta(t, 10, slow, 1, "a fifth of the work for a fifth of the speed")
+}
+
+// TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt sends openings that share
+// 1,500 tokens, one after another, to an idle fleet: the first holder must not get
+// them all, nor may every one of them pay for a copy.
+func TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt(t *testing.T) {
+	list := candidates(4)
+	holders, copies := map[int]bool{}, 0
+	for i := range 40 {
+		for j := range list {
+			list[j].Held = 0
+			if holders[j] {
+				list[j].Held = 1500
+			}
+		}
+		choice, r := Place(1900, list, epoch.Add(time.Duration(i)*time.Second))
+		r.Release()
+		if choice.Held == 0 {
+			copies++
+		}
+		holders[choice.Index] = true
+	}
+	require.Len(t, holders, 4)
+	require.Equal(t, 4, copies)
+}
+
+func TestAConversationStaysWithItsPastWhileItsWorkerIsBusierThanOthers(t *testing.T) {
+	list := candidates(4)
+	list[2].Held, list[2].Private = 800, true
+	w := list[2].Worker
+	w.Place(100_000, epoch).Release() // much work of late, but none queued
+	choice := Decide(1000, list, epoch)
+	require.Equal(t, 2, choice.Index)
+	require.Equal(t, Hit, choice.Reason)
+}
+
+// TestChoicesMadeAtOnceSeeEachOther places many equal requests at the same time:
+// as choosing and charging are one step, no worker may get two before another
+// has one.
+func TestChoicesMadeAtOnceSeeEachOther(t *testing.T) {
+	shared := candidates(5)
+	var wait sync.WaitGroup
+	for range 50 {
+		wait.Go(func() {
+			mine := append([]Candidate(nil), shared...)
+			for range 20 {
+				Place(100, mine, epoch)
+			}
+		})
+	}
+	wait.Wait()
+	for _, c := range shared {
+		require.Equal(t, 200, c.Worker.Load().InFlight(), c.Worker.Address())
+		require.Equal(t, 20_000, c.Worker.Load().Queued())
+	}
+}
+
+func TestAFullLedgerIsNotChosen(t *testing.T) {
+	list := candidates(2)
+	for size := 1 << 30; size > 0; size >>= 1 {
+		for list[0].Worker.Place(size, epoch) != nil {
+			continue
+		}
+	}
+	require.False(t, list[0].Worker.Load().Fits(1000))
+	list[0].Held = 1000
+	choice, r := Place(1000, list, epoch)
+	require.Equal(t, 1, choice.Index)
+	require.Equal(t, Full, list[0].Standing)
+	require.NotNil(t, r)
+	require.Nil(t, Force(1<<30, list[0], epoch))
+}
+
+func TestForcedChoicesAreCharged(t *testing.T) {
+	list := candidates(1)
+	r := Force(0, list[0], epoch)
+	require.Equal(t, 1, list[0].Worker.Load().Queued(), "a request without a prompt counts as well")
+	r.Release()
+	list[0].Held = 300
+	r = Force(1000, list[0], epoch)
+	require.Equal(t, 700, list[0].Worker.Load().Queued())
+	r.Release()
+	require.Zero(t, list[0].Worker.Load())
+}
+
+// TestDecideAgreesWithTheObviousRule compares with a rule written out the long way.
+func TestDecideAgreesWithTheObviousRule(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		list := candidates(1 + random.IntN(8))
+		tokens := random.IntN(5000)
+		for i := range list {
+			c := &list[i]
+			c.Held = random.IntN(tokens + 1)
+			c.Private = random.IntN(2) == 0
+			c.Standing = Standing(max(0, random.IntN(6)-2))
+			for range random.IntN(3) {
+				r := c.Worker.Place(random.IntN(3000), epoch)
+				if random.IntN(2) == 0 {
+					r.Release()
+				}
+			}
+		}
+		best, bestCost := -1, 0.0
+		least := -1.0
+		for _, c := range list {
+			if c.Standing == Available && (least < 0 || c.Worker.Recent(epoch) < least) {
+				least = c.Worker.Recent(epoch)
+			}
+		}
+		for i, c := range list {
+			if c.Standing != Available {
+				continue
+			}
+			cost := float64(c.Worker.Load().Queued()+tokens-c.Held+decodeTokens*c.Worker.Load().InFlight()) / defaultRate
+			if !c.Private {
+				cost += (c.Worker.Recent(epoch) - least) / defaultRate
+			}
+			if best < 0 || cost < bestCost-1e-12 || cost < bestCost+1e-12 && c.Worker.Assigned() < list[best].Worker.Assigned() {
+				best, bestCost = i, cost
+			}
+		}
+		choice := Decide(tokens, list, epoch)
+		if best < 0 {
+			require.Equal(t, -1, choice.Index)
+			continue
+		}
+		require.InDelta(t, bestCost, list[choice.Index].Terms.Cost, 1e-9)
+	}
+}
+
+func BenchmarkPlace(b *testing.B) {
+	for _, n := range []int{1, 4, 16, 64} {
+		b.Run(fmt.Sprintf("workers=%d", n), func(b *testing.B) {
+			list := candidates(n)
+			list[0].Held = 900
+			b.ReportAllocs()
+			now := epoch
+			for b.Loop() {
+				now = now.Add(time.Millisecond)
+				_, r := Place(1000, list, now)
+				r.Release()
+			}
+		})
+	}
+}
