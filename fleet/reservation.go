@@ -40,6 +40,7 @@ func (r *Reservation) FirstToken(now time.Time) {
 		w.decoding.Add(-1)
 		return
 	}
+	w.began.Store(now.UnixNano())
 	w.load.Add(-(entry(r.tokens) - 1))
 	r.took.Store(int64(w.prefill.finished(r.charged, now)))
 }

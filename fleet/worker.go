@@ -14,6 +14,7 @@ type Worker struct {
 	load     atomic.Uint64 // a Load; one word, so that a choice and its charge can be one step
 	assigned atomic.Uint64
 	decoding atomic.Int64
+	began    atomic.Int64 // UnixNano at which the engine turned to the oldest prefill
 	recent   recent
 	prefill  prefill
 	capacity atomic.Int64
@@ -59,6 +60,12 @@ func (w *Worker) Assigned() uint64 { return w.assigned.Load() }
 // which have not ended.
 func (w *Worker) Decoding() int { return int(w.decoding.Load()) }
 
+// Prefilling returns for how long the engine has been at the oldest of the
+// queued prefills: since the one before it was done, or since it came.
+func (w *Worker) Prefilling(now time.Time) time.Duration {
+	return max(time.Duration(now.UnixNano()-w.began.Load()), 0)
+}
+
 // Recent returns the uncached prompt tokens placed on the worker of late: each
 // counts half after RecentHalfLife.
 func (w *Worker) Recent(now time.Time) float64 { return w.recent.value(now) }
@@ -77,6 +84,9 @@ func (w *Worker) Charge(seen Load, tokens int, now time.Time) (*Reservation, boo
 	tokens = clamp(tokens)
 	if !seen.Fits(tokens) || !w.load.CompareAndSwap(uint64(seen), uint64(seen)+entry(tokens)) {
 		return nil, false
+	}
+	if seen.Queued() == 0 {
+		w.began.Store(now.UnixNano())
 	}
 	w.assigned.Add(1)
 	w.recent.add(float64(tokens), now)

@@ -24,23 +24,25 @@ const (
 // available ones. It changes nothing but the terms.
 //
 // A candidate's cost is the time this request is predicted to wait for its first
-// token there: (queued uncached tokens + its own) over the worker's prefill
-// rate, plus a little for every request in flight. Ties go to the fewest
-// requests assigned so far.
+// token there: what is left of the prefills queued before it and its own uncached
+// tokens, at the worker's prefill rate, plus a little for every request in
+// flight. Ties go to the fewest requests assigned so far.
 //
 // One more term keeps a beginning that many prompts share from gathering them
 // all on its first holder while the fleet idles. Going elsewhere costs one more
 // prefill of that beginning, and buys a second holder of it. As with renting or
 // buying, it is bought when the rent paid so far has reached the price: the work
 // a worker was given of late beyond the least busy one's counts as cost, unless
-// what it holds is this conversation's own past, which nobody else can use.
+// what it holds is this conversation's own past, which nobody else can use. As
+// queues fill, they say the same and say it better, so the term fades: it is
+// weighed by the fourth power of the share of workers without a queue.
 func Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	choice := Choice{Index: -1, Tokens: tokens}
-	leastRecent := survey(tokens, candidates, now)
+	around := survey(tokens, candidates, now)
 	availableHeld := 0
 	for i := range candidates {
 		c := &candidates[i]
-		c.weigh(leastRecent)
+		c.weigh(around)
 		choice.BestHeld = max(choice.BestHeld, c.Held)
 		if c.Standing != Available {
 			continue
@@ -87,10 +89,43 @@ func Force(tokens int, c Candidate, now time.Time) *fleet.Reservation {
 // one, so that requests without a prompt are spread too.
 func charged(uncached int) int { return max(uncached, 1) }
 
-// survey reads every candidate's worker once and works out what the candidates
-// have to be measured against: the rate of a worker that none was learned of, and
-// the recent work of the least busy one.
-func survey(tokens int, candidates []Candidate, now time.Time) (leastRecent float64) {
+// surroundings is what a candidate is weighed against: the others.
+type surroundings struct {
+	recent float64 // work of late, in seconds, of the least busy available worker
+	spread float64 // weight of the work of late beyond that
+}
+
+// survey reads every candidate's worker once.
+func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
+	rate := readWorkers(tokens, candidates)
+	around := surroundings{recent: math.Inf(1)}
+	available, idle := 0, 0
+	for i := range candidates {
+		c := &candidates[i]
+		t := &c.Terms
+		if t.Rate == 0 {
+			t.Rate = rate
+		}
+		t.Recent = c.Worker.Recent(now) / t.Rate
+		t.Wait = wait(c.Worker, t, now)
+		if c.Standing != Available {
+			continue
+		}
+		around.recent = min(around.recent, t.Recent)
+		available++
+		if t.Load.Queued() == 0 {
+			idle++
+		}
+	}
+	if available > 0 {
+		around.spread = fade(float64(idle) / float64(available))
+	}
+	return around
+}
+
+// readWorkers reads ledgers and rates, and returns the rate to reckon with for
+// workers of which none was learned: the mean of the others'.
+func readWorkers(tokens int, candidates []Candidate) (rate float64) {
 	sum, learned := 0.0, 0
 	for i := range candidates {
 		c := &candidates[i]
@@ -107,32 +142,38 @@ func survey(tokens int, candidates []Candidate, now time.Time) (leastRecent floa
 			c.Standing = Full
 		}
 	}
-	rate := float64(defaultRate)
-	if learned > 0 {
-		rate = sum / float64(learned)
+	if learned == 0 {
+		return defaultRate
 	}
-	leastRecent = math.Inf(1)
-	for i := range candidates {
-		c := &candidates[i]
-		if c.Terms.Rate == 0 {
-			c.Terms.Rate = rate
-		}
-		c.Terms.Recent = c.Worker.Recent(now) / c.Terms.Rate
-		if c.Standing == Available {
-			leastRecent = min(leastRecent, c.Terms.Recent)
-		}
+	return sum / float64(learned)
+}
+
+// wait predicts how long what is queued will take. The engine is already some
+// way into the oldest prefill, but how long that one is, nobody notes: it is
+// taken to be as long as the others, and to take as long as it takes.
+func wait(w *fleet.Worker, t *Terms, now time.Time) float64 {
+	queued := float64(t.Load.Queued())
+	if queued == 0 {
+		return 0
 	}
-	return leastRecent
+	oldest := queued / float64(max(t.Load.InFlight()-w.Decoding(), 1))
+	done := min(w.Prefilling(now).Seconds()*t.Rate, oldest)
+	return (queued - done) / t.Rate
+}
+
+// fade is the share to the fourth power.
+func fade(share float64) float64 {
+	share *= share
+	return share * share
 }
 
 // weigh works out the cost of a candidate.
-func (c *Candidate) weigh(leastRecent float64) {
+func (c *Candidate) weigh(around surroundings) {
 	t := &c.Terms
-	t.Wait = float64(t.Load.Queued()) / t.Rate
 	t.Prefill = float64(t.Uncached) / t.Rate
 	t.Decode = float64(t.Load.InFlight()*decodeTokens) / t.Rate
 	if !c.Private {
-		t.Spread = max(t.Recent-leastRecent, 0)
+		t.Spread = around.spread * max(t.Recent-around.recent, 0)
 	}
 	t.Cost = t.Wait + t.Prefill + t.Decode + t.Spread
 }

@@ -2,6 +2,7 @@ package selection
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -189,6 +190,48 @@ func TestChoicesMadeAtOnceSeeEachOther(t *testing.T) {
 	}
 }
 
+// TestTheWaitShrinksAsTheOldestPrefillProceeds looks at a queue of two while time
+// passes: first the oldest prefill proceeds, then it is late, which says nothing
+// about the other one.
+func TestTheWaitShrinksAsTheOldestPrefillProceeds(t *testing.T) {
+	list := candidates(1)
+	w := list[0].Worker
+	first := w.Place(8000, epoch)
+	w.Place(8000, epoch)
+	for _, test := range []struct{ after, wait float64 }{{0, 2}, {0.25, 1.75}, {1, 1}, {5, 1}} {
+		now := epoch.Add(time.Duration(test.after * float64(time.Second)))
+		Decide(100, list, now)
+		require.InDelta(t, test.wait, list[0].Terms.Wait, 1e-6, "after %v s", test.after)
+	}
+	done := epoch.Add(5 * time.Second)
+	first.FirstToken(done)
+	Decide(100, list, done)
+	require.InDelta(t, 1, list[0].Terms.Wait, 1e-6)
+	Decide(100, list, done.Add(500*time.Millisecond))
+	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6)
+	first.Release()
+	Decide(100, list, done.Add(500*time.Millisecond))
+	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6)
+}
+
+// TestTheSpreadFadesAsQueuesFill weighs recent work less the more workers have a
+// queue, which says the same.
+func TestTheSpreadFadesAsQueuesFill(t *testing.T) {
+	list := candidates(4)
+	list[0].Worker.Place(8000, epoch).Release()
+	for busy, want := range []float64{1, 0.31640625, 0.0625, 0.00390625} {
+		if busy > 0 {
+			require.NotNil(t, list[busy].Worker.Place(100, epoch))
+		}
+		Decide(100, list, epoch)
+		least := 0.0
+		if busy == 3 {
+			least = 100.0 / defaultRate
+		}
+		require.InDelta(t, want*(1-least), list[0].Terms.Spread, 1e-6, "%d busy", busy)
+	}
+}
+
 func TestAFullLedgerIsNotChosen(t *testing.T) {
 	list := candidates(2)
 	for size := 1 << 30; size > 0; size >>= 1 {
@@ -236,10 +279,15 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			}
 		}
 		best, bestCost := -1, 0.0
-		least := -1.0
+		least, available, idle := math.Inf(1), 0.0, 0.0
 		for _, c := range list {
-			if c.Standing == Available && (least < 0 || c.Worker.Recent(epoch) < least) {
-				least = c.Worker.Recent(epoch)
+			if c.Standing != Available {
+				continue
+			}
+			available++
+			least = min(least, c.Worker.Recent(epoch))
+			if c.Worker.Load().Queued() == 0 {
+				idle++
 			}
 		}
 		for i, c := range list {
@@ -248,7 +296,7 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			}
 			cost := float64(c.Worker.Load().Queued()+tokens-c.Held+decodeTokens*c.Worker.Load().InFlight()) / defaultRate
 			if !c.Private {
-				cost += (c.Worker.Recent(epoch) - least) / defaultRate
+				cost += math.Pow(idle/available, 4) * (c.Worker.Recent(epoch) - least) / defaultRate
 			}
 			if best < 0 || cost < bestCost-1e-12 || cost < bestCost+1e-12 && c.Worker.Assigned() < list[best].Worker.Assigned() {
 				best, bestCost = i, cost
