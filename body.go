@@ -1,0 +1,230 @@
+package inference
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+const (
+	// defaultMaxBody is how much of a body is read to route on.
+	defaultMaxBody = 16 << 20
+
+	// defaultMaxBuffered is how much all requests together may hold of bodies.
+	defaultMaxBuffered = 512 << 20
+
+	// firstPart is what is read of a body when there is no room to hold it.
+	firstPart = 64 << 10
+
+	// trustedLength is the declared length up to which a buffer is made at once;
+	// beyond it a client has to send bytes before memory is taken.
+	trustedLength = 256 << 10
+)
+
+// budget counts the bytes of bodies that all requests together hold.
+type budget struct {
+	used  atomic.Int64
+	limit atomic.Int64
+}
+
+// take takes n bytes if they are there.
+func (b *budget) take(n int64) bool {
+	if b.used.Add(n) > b.limit.Load() {
+		b.used.Add(-n)
+		return false
+	}
+	return true
+}
+
+// force takes n bytes whether they are there or not.
+func (b *budget) force(n int64) { b.used.Add(n) }
+
+func (b *budget) give(n int64) { b.used.Add(-n) }
+
+// body is what a request sent, as far as it was read to route on. It belongs to
+// the goroutine that serves the request.
+type body struct {
+	budget *budget
+	taken  int64 // of the budget; always the capacity of data, until it is let go
+
+	data  []byte // nil once it was let go
+	whole bool   // data is all there is, so it can be sent any number of times
+	err   error  // what reading on gave after data
+	rest  *rest  // what follows data otherwise, not read yet
+
+	next [1]byte // the first byte of rest, which was read to see whether there is one
+}
+
+// readBody reads up to limit bytes of r's body, or as many as the budget has
+// room for, at least the first part.
+func readBody(r *http.Request, limit int64, b *budget) *body {
+	size := min(limit, firstPart)
+	if n := r.ContentLength; n >= 0 {
+		size = min(size, n)
+	}
+	if n := r.ContentLength; n > size && n <= min(limit, trustedLength) && b.take(n) {
+		size = n
+	} else {
+		b.force(size)
+	}
+	in := &body{budget: b, taken: size, data: make([]byte, 0, size)}
+	in.fill(r, limit)
+	return in
+}
+
+// fill reads until the end of the body, the limit or the end of the budget.
+func (in *body) fill(r *http.Request, limit int64) {
+	for {
+		if len(in.data) == cap(in.data) && !in.grow(r.ContentLength, limit) {
+			in.probe(r)
+			return
+		}
+		n, err := r.Body.Read(in.data[len(in.data):cap(in.data)])
+		in.data = in.data[:len(in.data)+n]
+		if err != nil {
+			in.end(err, r.ContentLength)
+			return
+		}
+	}
+}
+
+// grow makes room for more of the body. It reports whether it did: not if there
+// is none left to come, and not beyond the limit or the budget.
+func (in *body) grow(length, limit int64) bool {
+	have := int64(len(in.data))
+	if have == length {
+		return false
+	}
+	size := min(max(2*have, firstPart), limit)
+	if length > have {
+		size = min(size, length)
+	}
+	if size <= have || !in.budget.take(size-have) {
+		return false
+	}
+	in.taken = size
+	data := make([]byte, have, size)
+	copy(data, in.data)
+	in.data = data
+	return true
+}
+
+// probe sees whether anything follows what was read. Also of a body of which the
+// declared length was read, the end has to be: it carries trailers, errors, and
+// the end of the server's read deadline.
+func (in *body) probe(r *http.Request) {
+	for {
+		n, err := r.Body.Read(in.next[:])
+		if n > 0 {
+			in.rest = newRest(in.next[:n], r.Body, err)
+			return
+		}
+		if err != nil {
+			in.end(err, r.ContentLength)
+			return
+		}
+	}
+}
+
+// end takes in how the body ended after data.
+func (in *body) end(err error, length int64) {
+	switch {
+	case err != io.EOF: //nolint:errorlint // only io.EOF itself is the end; what wraps it is a failure
+		in.err = err
+	case int64(len(in.data)) < length:
+		in.err = io.ErrUnexpectedEOF
+	default:
+		in.whole = true
+	}
+}
+
+// restore gives r the body to send, from its first byte. It may be called for
+// each attempt. It returns the reader the body is sent from, if it is all in
+// memory. Only a plain reader over memory lets net/http send head and body in one
+// write.
+//
+// Nothing that it sets closes the body: the server still owns it.
+func (in *body) restore(r *http.Request) *bytes.Reader {
+	switch {
+	case in == nil:
+		return nil
+	case in.data == nil:
+		r.Body = io.NopCloser(failing{errBodyLetGo})
+		return nil
+	case in.whole:
+		return in.restoreWhole(r)
+	case in.err != nil:
+		r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(in.data), failing{in.err}))
+		return nil
+	default:
+		r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(in.data), &restReader{in.rest}))
+		return nil
+	}
+}
+
+// restoreWhole gives r the body with its length, however the client sent it. One
+// with trailers stays as it is: only chunked ones can carry them.
+func (in *body) restoreWhole(r *http.Request) *bytes.Reader {
+	if len(r.Trailer) == 0 {
+		r.ContentLength = int64(len(in.data))
+		r.TransferEncoding = nil
+	}
+	if r.ContentLength == 0 {
+		r.Body = http.NoBody
+		return nil
+	}
+	reader := bytes.NewReader(in.data)
+	r.Body = io.NopCloser(reader)
+	return reader
+}
+
+// letGo drops the bytes and gives back what they took of the budget.
+func (in *body) letGo() {
+	if in == nil {
+		return
+	}
+	in.data = nil
+	in.budget.give(in.taken)
+	in.taken = 0
+}
+
+var (
+	errBodyLetGo = errors.New("request body was let go when the response began; it cannot be sent again")
+	errBodySent  = errors.New("request body was not held in full and is partly sent; it cannot be sent again")
+)
+
+// rest is the part of a body that is not held. It can be read once, so it is
+// read by the first attempt that gets that far. An earlier attempt may still be
+// reading in a goroutine of its own when a later one begins.
+type rest struct {
+	reader io.Reader
+	owner  atomic.Pointer[restReader]
+}
+
+// newRest returns the rest that begins with the bytes first, and goes on with the
+// body unless reading those gave an error already.
+func newRest(first []byte, body io.Reader, err error) *rest {
+	if err != nil {
+		body = failing{err}
+	}
+	return &rest{reader: io.MultiReader(bytes.NewReader(first), body)}
+}
+
+// restReader is the rest of a body as one attempt sees it.
+type restReader struct{ rest *rest }
+
+// Read implements io.Reader.
+func (a *restReader) Read(p []byte) (int, error) {
+	if !a.rest.owner.CompareAndSwap(nil, a) && a.rest.owner.Load() != a {
+		return 0, errBodySent
+	}
+	return a.rest.reader.Read(p)
+}
+
+// failing is the end of a body that could not be read: whoever sends it gets the
+// error that reading it gave, so that Caddy answers as it would have.
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }

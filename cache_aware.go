@@ -1,0 +1,193 @@
+package inference
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-inference/caddy-inference/selection"
+)
+
+// CacheAware is a selection policy for fleets of LLM engines. It sends a request
+// where it will wait least for its first token: to an engine that still holds the
+// beginning of its prompt in the KV cache, unless the work queued there would
+// take longer than computing that beginning again.
+//
+// It remembers which prompts it sent where, as fingerprints and not as text, and
+// needs nothing from the engines. What an engine is believed to hold ends where
+// the engine's own cache ends, if its metrics page tells the size.
+//
+// Requests that it can make nothing of go to the least loaded upstream. Every
+// choice is accounted for in tokens: in the access log under `inference`, in
+// metrics `caddy_inference_*`, and in these placeholders:
+//
+// Placeholder | Description
+// ------------|-------------
+// `{http.inference.policy}` | The policy that chose
+// `{http.inference.upstream}` | The chosen upstream
+// `{http.inference.model}` | The model, or `other` if no engine has answered for its name yet
+// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `holder_unavailable`, `cold` (nobody holds any of it) or `fallback`
+// `{http.inference.cause}` | Why a fallback was needed
+// `{http.inference.prompt_tokens}` | Tokens of the prompt: estimated, and as counted by the engine once it has answered
+// `{http.inference.best_held_tokens}` | Of these, the most that any upstream was believed to hold
+// `{http.inference.held_tokens}` | Of these, what the chosen upstream was believed to hold
+// `{http.inference.cached_tokens}` | Of these, what the engine reported to have found in its cache; empty if it did not say
+// `{http.inference.queued_tokens}` | Uncached tokens that were queued on the chosen upstream
+// `{http.inference.attempts}` | How many upstreams were tried
+type CacheAware struct {
+	// How much memory the tree of prefixes may use, in bytes. It is one tree for
+	// the process; if policies differ, the largest value holds. Default: 256 MiB.
+	MaxTreeSize int64 `json:"max_tree_size,omitempty"`
+
+	// How often the tree is gone over at the latest; it is also kept within its
+	// limit whenever it nears it. Default: 120s.
+	EvictionInterval caddy.Duration `json:"eviction_interval,omitempty"`
+
+	// How much of a request body is read to route on, in bytes. Of a longer one
+	// the first part is routed on and the rest streamed. Default: 16 MiB.
+	MaxBody int64 `json:"max_body,omitempty"`
+
+	// The selection policy for requests with nothing to route on. Default: the
+	// upstream with the least work in our own ledger.
+	FallbackRaw json.RawMessage `json:"fallback,omitempty" caddy:"namespace=http.reverse_proxy.selection_policies inline_key=policy"`
+
+	fallback reverseproxy.Selector
+	router   *router
+}
+
+const (
+	defaultMaxTreeSize      = 256 << 20
+	defaultEvictionInterval = 120 * time.Second
+
+	// minTreeSize and minBody keep a slip of the pen, such as a size without its
+	// unit, from making a router that remembers nothing.
+	minTreeSize = 64 << 10
+	minBody     = 1 << 10
+)
+
+// CaddyModule returns the Caddy module information.
+func (*CacheAware) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.reverse_proxy.selection_policies.cache_aware",
+		New: func() caddy.Module { return new(CacheAware) },
+	}
+}
+
+// Provision sets up the policy.
+func (c *CacheAware) Provision(ctx caddy.Context) error {
+	if c.MaxTreeSize == 0 {
+		c.MaxTreeSize = defaultMaxTreeSize
+	}
+	if c.EvictionInterval == 0 {
+		c.EvictionInterval = caddy.Duration(defaultEvictionInterval)
+	}
+	if c.MaxBody == 0 {
+		c.MaxBody = defaultMaxBody
+	}
+	app, err := loadApp(ctx)
+	if err != nil {
+		return err
+	}
+	if c.FallbackRaw != nil {
+		module, err := ctx.LoadModule(c, "FallbackRaw")
+		if err != nil {
+			return fmt.Errorf("cache_aware: loading fallback policy: %w", err)
+		}
+		c.fallback = module.(reverseproxy.Selector)
+	}
+	app.askForTree(c.MaxTreeSize, time.Duration(c.EvictionInterval))
+	c.router, err = newRouter(ctx, app, "cache_aware")
+	if err != nil {
+		return fmt.Errorf("cache_aware: %w", err)
+	}
+	return nil
+}
+
+// Validate checks the configuration.
+func (c *CacheAware) Validate() error {
+	if c.MaxTreeSize < minTreeSize {
+		return fmt.Errorf("cache_aware: max_tree_size of %d bytes: must be at least %d", c.MaxTreeSize, minTreeSize)
+	}
+	if c.EvictionInterval < 0 {
+		return fmt.Errorf("cache_aware: eviction_interval %s: must not be negative", time.Duration(c.EvictionInterval))
+	}
+	if c.MaxBody < minBody {
+		return fmt.Errorf("cache_aware: max_body of %d bytes: must be at least %d", c.MaxBody, minBody)
+	}
+	return nil
+}
+
+// Cleanup ends the policy's use of its upstreams.
+func (c *CacheAware) Cleanup() error {
+	if c.router == nil {
+		return nil
+	}
+	return c.router.close()
+}
+
+// Select chooses an upstream.
+func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w http.ResponseWriter) *reverseproxy.Upstream {
+	m := c.router.members(pool)
+	t := c.ticket(r)
+	t.again()
+	t.restore(r)
+
+	candidates := t.candidates(m, c.router.standing(t, pool, m))
+	if t.cause != "" && c.fallback != nil {
+		return c.fallBack(t, pool, m, candidates, r, w)
+	}
+	choice, reservation := selection.Place(t.tokens, candidates, time.Now())
+	if reservation == nil {
+		return nil
+	}
+	t.placed(c.router, m, reservation, choice)
+	return pool[choice.Index]
+}
+
+// ticket returns the request's ticket with this policy, made on the first
+// attempt.
+func (c *CacheAware) ticket(r *http.Request) *ticket {
+	if t := ticketOf(r.Context()); t != nil && t.owner == c {
+		return t
+	}
+	return c.router.state.newTicket(r, c, "cache_aware", c.MaxBody)
+}
+
+// fallBack lets the fallback policy choose among the upstreams that can be
+// chosen, and charges its choice.
+func (c *CacheAware) fallBack(t *ticket, pool reverseproxy.UpstreamPool, m *membership,
+	candidates []selection.Candidate, r *http.Request, w http.ResponseWriter,
+) *reverseproxy.Upstream {
+	available := make(reverseproxy.UpstreamPool, 0, len(pool))
+	for i := range candidates {
+		if candidates[i].Standing == selection.Available {
+			available = append(available, pool[i])
+		}
+	}
+	if len(available) == 0 {
+		return nil
+	}
+	chosen := c.fallback.Select(available, r, w)
+	i := slices.Index(pool, chosen)
+	if i < 0 {
+		return nil
+	}
+	reservation := selection.Force(t.tokens, candidates[i], time.Now())
+	if reservation == nil {
+		return nil
+	}
+	t.placed(c.router, m, reservation, selection.Choice{Index: i, Tokens: t.tokens})
+	return chosen
+}
+
+var (
+	_ caddy.Provisioner     = (*CacheAware)(nil)
+	_ caddy.Validator       = (*CacheAware)(nil)
+	_ caddy.CleanerUpper    = (*CacheAware)(nil)
+	_ reverseproxy.Selector = (*CacheAware)(nil)
+)

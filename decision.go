@@ -1,0 +1,148 @@
+package inference
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/selection"
+)
+
+// tokenCounts are the four figures every request is accounted in, in tokens.
+type tokenCounts struct {
+	prompt int // of the prompt
+	best   int // of these, held by the worker that held the most
+	held   int // held by the chosen worker
+	cached int // found in its cache by the engine; -1 if it did not say
+}
+
+// reason is why an upstream was chosen: one of selection's reasons, or fallback.
+type reason selection.Reason
+
+const (
+	fallback = reason(selection.NothingHeld + 1)
+	reasons  = int(fallback) + 1
+)
+
+func (r reason) String() string {
+	if r == fallback {
+		return "fallback"
+	}
+	return selection.Reason(r).String()
+}
+
+// decision is what is told about one request: in the access log, in
+// placeholders, in metrics. It holds nothing of the prompt.
+type decision struct {
+	policy   string
+	upstream string
+	model    *fleet.Model
+	api      string
+	reason   reason
+	cause    string // of a fallback
+	attempts int
+	queued   int // tokens queued on the chosen worker before this request
+	tokenCounts
+	firstToken time.Duration
+}
+
+// choose writes down a choice.
+func (d *decision) choose(t *ticket, choice selection.Choice, why reason, queued int) {
+	d.upstream = t.worker.Address()
+	d.model = t.model
+	d.api = t.api.String()
+	d.reason = why
+	d.cause = t.cause
+	d.attempts = t.attempts
+	d.queued = queued
+	d.tokenCounts = tokenCounts{prompt: t.tokens, best: choice.BestHeld, held: choice.Held, cached: -1}
+}
+
+// answered takes in what the engine counted, and puts what was believed on the
+// same scale.
+func (d *decision) answered(t *ticket, said usage) {
+	if !said.seen {
+		return
+	}
+	d.cached = said.cached
+	if said.prompt > 0 && d.prompt > 0 && t.cause == "" {
+		scale := func(n int) int { return int(int64(n) * int64(said.prompt) / int64(d.prompt)) }
+		d.best, d.held = scale(d.best), scale(d.held)
+		d.prompt = said.prompt
+	}
+}
+
+func (d *decision) logField() zap.Field { return zap.Object("inference", d) }
+
+// MarshalLogObject implements zapcore.ObjectMarshaler. The access log calls it
+// when the request is over.
+func (d *decision) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	enc.AddString("policy", d.policy)
+	if d.upstream == "" {
+		return nil
+	}
+	enc.AddString("upstream", d.upstream)
+	enc.AddString("api", d.api)
+	enc.AddString("model", d.model.Name())
+	enc.AddString("reason", d.reason.String())
+	if d.cause != "" {
+		enc.AddString("cause", d.cause)
+	}
+	enc.AddInt("prompt_tokens", d.prompt)
+	enc.AddInt("best_held_tokens", d.best)
+	enc.AddInt("held_tokens", d.held)
+	if d.cached >= 0 {
+		enc.AddInt("cached_tokens", d.cached)
+	}
+	enc.AddInt("queued_tokens", d.queued)
+	enc.AddInt("attempts", d.attempts)
+	if d.firstToken > 0 {
+		enc.AddDuration("first_token", d.firstToken)
+	}
+	return nil
+}
+
+// placeholderPrefix begins the names of all our placeholders.
+const placeholderPrefix = "http.inference."
+
+// placeholder resolves {http.inference.*}.
+func (d *decision) placeholder(key string) (any, bool) {
+	if len(key) <= len(placeholderPrefix) || key[:len(placeholderPrefix)] != placeholderPrefix {
+		return nil, false
+	}
+	switch key[len(placeholderPrefix):] {
+	case "policy":
+		return d.policy, true
+	case "upstream":
+		return d.upstream, true
+	case "model":
+		if d.model == nil {
+			return "", true
+		}
+		return d.model.Name(), true
+	case "reason":
+		return d.reason.String(), true
+	case "cause":
+		return d.cause, true
+	case "prompt_tokens":
+		return d.prompt, true
+	case "best_held_tokens":
+		return d.best, true
+	case "held_tokens":
+		return d.held, true
+	case "cached_tokens":
+		if d.cached < 0 {
+			return "", true
+		}
+		return d.cached, true
+	case "queued_tokens":
+		return d.queued, true
+	case "attempts":
+		return d.attempts, true
+	}
+	return nil, false
+}
+
+var _ zapcore.ObjectMarshaler = (*decision)(nil)

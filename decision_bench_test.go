@@ -1,0 +1,152 @@
+package inference
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/stretchr/testify/require"
+
+	"github.com/caddy-inference/caddy-inference/selection"
+)
+
+// texts make prompt text of a kind: what a JSON string holds, n bytes of it.
+var texts = map[string]func(r *rand.Rand, n int) string{
+	"english": func(r *rand.Rand, n int) string {
+		return words(r, n, "the", "router", "sends", "a", "prompt", "to", "its", "cache,")
+	},
+	"chinese": func(r *rand.Rand, n int) string {
+		return words(r, n, "请求", "前缀", "缓存", "引擎", "路由", "的")
+	},
+	"agent": func(r *rand.Rand, n int) string {
+		return words(r, n, `func main() {\n`, `\tif err != nil {\n`, `\"path\":`, `\"value\",`, `C:\\tmp\\x`, `return nil\n}\n`)
+	},
+	"escaped": func(r *rand.Rand, n int) string {
+		return words(r, n, `\u8bf7\u6c42`, `\u7f13\u5b58`, `\u00e9`, `\u8def\u7531`)
+	},
+}
+
+// words joins random words and numbers to n bytes, cut where a word ends.
+func words(r *rand.Rand, n int, list ...string) string {
+	var b strings.Builder
+	for b.Len() < n {
+		b.WriteString(list[r.IntN(len(list))])
+		b.WriteByte(' ')
+		if r.IntN(4) == 0 {
+			b.WriteString(strconv.Itoa(r.IntN(1000)))
+		}
+	}
+	return b.String()
+}
+
+var sizes = []struct {
+	name  string
+	bytes int
+}{{"200B", 200}, {"2KiB", 2 << 10}, {"16KiB", 16 << 10}, {"128KiB", 128 << 10}, {"1MiB", 1 << 20}}
+
+// BenchmarkDecision is a decision: a body's bytes are parsed and fingerprinted,
+// matched with what was sent where, all workers are scored, the cheapest is
+// charged, and what it was sent is inserted.
+func BenchmarkDecision(b *testing.B) {
+	eachCase(b, func(b *testing.B, sent []byte, next func(), workers int) {
+		policy, pool := benchmarkPolicy(b, workers)
+		rt, now := policy.router, time.Now()
+		m := rt.members(pool)
+		t := &ticket{state: rt.state, body: &body{whole: true}}
+		benchmark(b, sent, next, func() {
+			t.body.data = sent
+			t.cause = t.parse("/v1/chat/completions")
+			candidates := t.candidates(m, func(int) selection.Standing { return selection.Available })
+			choice, reservation := selection.Place(t.tokens, candidates, now)
+			t.placed(rt, m, reservation, choice)
+			reservation.Release()
+			rt.state.putScratch(t.scratch)
+		})
+	})
+}
+
+// BenchmarkSelect is all that the policy adds to a request on its way to the
+// engine: reading the body, a ticket with its log field and placeholders, the
+// decision, and what is done when the answer begins and ends.
+func BenchmarkSelect(b *testing.B) {
+	eachCase(b, func(b *testing.B, body []byte, next func(), workers int) {
+		policy, pool := benchmarkPolicy(b, workers)
+		request := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", nil)
+		reader := bytes.NewReader(body)
+		benchmark(b, body, next, func() {
+			reader.Reset(body)
+			ctx, cancel := context.WithCancel(context.Background())
+			r := request.WithContext(context.WithValue(ctx, caddyhttp.VarsCtxKey, map[string]any{}))
+			r.Body, r.ContentLength = io.NopCloser(reader), int64(len(body))
+			if policy.Select(pool, r, nil) == nil {
+				b.Fatal("no upstream")
+			}
+			t := ticketOf(r.Context())
+			t.begun()
+			t.release()
+			cancel()
+		})
+	})
+}
+
+// eachCase runs a benchmark for each size, kind of text, hit or not, and number
+// of workers. next changes the body so that nobody holds it.
+func eachCase(b *testing.B, run func(b *testing.B, body []byte, next func(), workers int)) {
+	for _, size := range sizes {
+		for _, kind := range []string{"english", "chinese", "agent", "escaped"} {
+			for _, what := range []string{"hit", "cold"} {
+				for _, workers := range []int{1, 4, 16, 64} {
+					b.Run(fmt.Sprintf("size=%s/text=%s/case=%s/workers=%d", size.name, kind, what, workers), func(b *testing.B) {
+						random := rand.New(rand.NewPCG(1, uint64(size.bytes)))
+						body := []byte(chatOf(message("system", "You are a helpful assistant.") + "," +
+							message("user", "#00000000000000000# "+texts[kind](random, size.bytes))))
+						number, i := body[bytes.IndexByte(body, '#')+1:], int64(1e16)
+						next := func() {
+							if what == "cold" {
+								i++
+								copy(number, strconv.AppendInt(nil, i, 10))
+							}
+						}
+						run(b, body, next, workers)
+					})
+				}
+			}
+		}
+	}
+}
+
+func benchmark(b *testing.B, body []byte, next, decide func()) {
+	decide()
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		next()
+		decide()
+	}
+}
+
+// benchmarkPolicy provisions a policy in front of upstreams that nobody dials.
+func benchmarkPolicy(tb testing.TB, workers int) (*CacheAware, reverseproxy.UpstreamPool) {
+	tb.Helper()
+	ctx, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	require.NoError(tb, err)
+	module, err := ctx.LoadModuleByID("http.reverse_proxy.selection_policies.cache_aware", json.RawMessage(`{}`))
+	require.NoError(tb, err)
+	pool := make(reverseproxy.UpstreamPool, workers)
+	for i := range pool {
+		pool[i] = &reverseproxy.Upstream{Host: new(reverseproxy.Host), Dial: fmt.Sprintf("192.0.2.%d:8000", i+1)}
+	}
+	return module.(*CacheAware), pool
+}

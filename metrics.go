@@ -1,0 +1,187 @@
+package inference
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
+)
+
+const (
+	metricsNamespace = "caddy"
+	metricsSubsystem = "inference"
+)
+
+// metrics are the Prometheus metrics of the state. Counters and histograms are
+// kept as they are counted, so that they go on over reloads; gauges are read off
+// the state when somebody asks. Each config registers the whole as one collector
+// in its own registry.
+type metrics struct {
+	state *state
+
+	decisions *prometheus.CounterVec // policy, upstream, reason
+	queue     *prometheus.HistogramVec
+	first     *prometheus.HistogramVec
+
+	prompt   *prometheus.CounterVec // upstream, model; so are all below
+	best     *prometheus.CounterVec
+	held     *prometheus.CounterVec
+	cached   *prometheus.CounterVec
+	reported *prometheus.CounterVec
+
+	inFlight *prometheus.Desc
+	queued   *prometheus.Desc
+	decoding *prometheus.Desc
+	rate     *prometheus.Desc
+	capacity *prometheus.Desc
+	believed *prometheus.Desc
+
+	treeBytes     *prometheus.Desc
+	treeLimit     *prometheus.Desc
+	treeNodes     *prometheus.Desc
+	treeEvictions *prometheus.Desc
+	bodyBytes     *prometheus.Desc
+	bodyLimit     *prometheus.Desc
+}
+
+func newMetrics(s *state) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help,
+		}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets,
+		}, labels)
+	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, name), help, labels, nil)
+	}
+	return &metrics{
+		state: s,
+
+		decisions: counter("decisions_total", "Requests placed on an upstream, by the reason of the choice.", "policy", "upstream", "reason"),
+		queue: histogram("queued_tokens_at_choice", "Uncached prompt tokens queued on the chosen upstream when it was chosen.",
+			prometheus.ExponentialBuckets(256, 4, 8), "policy"),
+		first: histogram("first_token_seconds", "Time from the choice of an upstream to the first output token of a streamed answer.",
+			prometheus.ExponentialBuckets(0.01, 2, 14), "upstream"),
+
+		prompt:   counter("prompt_tokens_total", "Prompt tokens of answered requests: as the engine counted them, else estimated.", "upstream", "model"),
+		best:     counter("best_held_tokens_total", "Of the prompt tokens, those that some upstream was believed to hold.", "upstream", "model"),
+		held:     counter("held_tokens_total", "Of the prompt tokens, those that the chosen upstream was believed to hold.", "upstream", "model"),
+		cached:   counter("cached_tokens_total", "Of the prompt tokens, those that the engine reported to have found in its cache.", "upstream", "model"),
+		reported: counter("reported_prompt_tokens_total", "Prompt tokens of the requests whose engine reported cached tokens: what cached_tokens_total is a part of.", "upstream", "model"),
+
+		inFlight: desc("requests_in_flight", "Requests placed on the upstream and not ended.", "upstream"),
+		queued:   desc("queued_tokens", "Uncached prompt tokens placed on the upstream that wait for their first output token.", "upstream"),
+		decoding: desc("requests_decoding", "Requests on the upstream whose first output token was seen.", "upstream"),
+		rate:     desc("prefill_tokens_per_second", "Prefill rate learned from first-token times; 0 until known.", "upstream"),
+		capacity: desc("kv_capacity_tokens", "Tokens the engine's KV cache holds, as it said; 0 if unknown.", "upstream"),
+		believed: desc("believed_bytes", "Bytes of prompt text the upstream is believed to hold.", "upstream"),
+
+		treeBytes:     desc("tree_bytes", "Memory used by the tree of prefixes."),
+		treeLimit:     desc("tree_limit_bytes", "Memory the tree of prefixes may use."),
+		treeNodes:     desc("tree_nodes", "Nodes of the tree of prefixes."),
+		treeEvictions: desc("tree_evictions_total", "Nodes evicted from the tree of prefixes to keep it within its limit."),
+		bodyBytes:     desc("buffered_bytes", "Bytes of request bodies held."),
+		bodyLimit:     desc("buffered_limit_bytes", "Bytes of request bodies that may be held."),
+	}
+}
+
+func (m *metrics) vectors() []interface {
+	prometheus.Collector
+	DeletePartialMatch(prometheus.Labels) int
+} {
+	return []interface {
+		prometheus.Collector
+		DeletePartialMatch(prometheus.Labels) int
+	}{m.decisions, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, v := range m.vectors() {
+		v.Describe(ch)
+	}
+	for _, d := range []*prometheus.Desc{
+		m.inFlight, m.queued, m.decoding, m.rate, m.capacity, m.believed,
+		m.treeBytes, m.treeLimit, m.treeNodes, m.treeEvictions, m.bodyBytes, m.bodyLimit,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, v := range m.vectors() {
+		v.Collect(ch)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, w := range m.state.members() {
+		load := w.Load()
+		gauge(m.inFlight, float64(load.InFlight()), w.Address())
+		gauge(m.queued, float64(load.Queued()), w.Address())
+		gauge(m.decoding, float64(w.Decoding()), w.Address())
+		gauge(m.rate, w.PrefillRate(), w.Address())
+		gauge(m.capacity, float64(w.Capacity()), w.Address())
+		gauge(m.believed, float64(m.state.tree.Held(*w.prefix.Load())), w.Address())
+	}
+	tree := m.state.tree.Stats()
+	gauge(m.treeBytes, float64(tree.Bytes))
+	gauge(m.treeLimit, float64(tree.MaxBytes))
+	gauge(m.treeNodes, float64(tree.Nodes))
+	ch <- prometheus.MustNewConstMetric(m.treeEvictions, prometheus.CounterValue, float64(tree.Evicted))
+	gauge(m.bodyBytes, float64(m.state.buffered.used.Load()))
+	gauge(m.bodyLimit, float64(m.state.buffered.limit.Load()))
+}
+
+// choiceCounters count the choices of a worker by one policy, for each reason.
+type choiceCounters [reasons]prometheus.Counter
+
+// choices returns the counters of w's choices by a policy.
+func (m *metrics) choices(policy string, w *worker) (c choiceCounters) {
+	for why := range c {
+		c[why] = m.decisions.WithLabelValues(policy, w.Address(), reason(why).String())
+	}
+	return c
+}
+
+// firstToken observes the time to a first token.
+func (m *metrics) firstToken(w *worker, seconds float64) {
+	w.series.RLock()
+	defer w.series.RUnlock()
+	if !w.gone {
+		m.first.WithLabelValues(w.Address()).Observe(seconds)
+	}
+}
+
+// tokens counts the tokens of an answered request.
+func (m *metrics) tokens(w *worker, model *fleet.Model, n tokenCounts) {
+	w.series.RLock()
+	defer w.series.RUnlock()
+	if w.gone {
+		return
+	}
+	upstream, name := w.Address(), model.Name()
+	m.prompt.WithLabelValues(upstream, name).Add(float64(n.prompt))
+	m.best.WithLabelValues(upstream, name).Add(float64(n.best))
+	m.held.WithLabelValues(upstream, name).Add(float64(n.held))
+	if n.cached >= 0 {
+		m.cached.WithLabelValues(upstream, name).Add(float64(n.cached))
+		m.reported.WithLabelValues(upstream, name).Add(float64(n.prompt))
+	}
+}
+
+// forget deletes the series of an upstream that is gone, for good.
+func (m *metrics) forget(w *worker) {
+	w.series.Lock()
+	defer w.series.Unlock()
+	w.gone = true
+	for _, v := range m.vectors() {
+		v.DeletePartialMatch(prometheus.Labels{"upstream": w.Address()})
+	}
+}
+
+var _ prometheus.Collector = (*metrics)(nil)

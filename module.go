@@ -1,0 +1,136 @@
+// Package inference makes Caddy a router for fleets of LLM inference engines.
+//
+// A team runs several replicas of an engine such as vLLM or SGLang. A request
+// whose prompt begins like one that a replica has served lately is answered many
+// times faster there, because that beginning is still in the replica's KV cache;
+// anywhere else it is computed again. The package adds to Caddy's reverse_proxy
+// the selection policy that knows this:
+//
+//   - cache_aware remembers what it sent where.
+//
+// It also adds the app `inference`, which owns what outlives requests and configs
+// and need not be configured. Engines need no change and no sidecar, and the
+// client's bytes reach them unchanged.
+//
+// This package is the rim: it alone knows Caddy. What a request asks an engine to
+// prefill is found by package prompt, what was sent where is kept by package
+// radix, who is how busy by package fleet, and the choice is made by package
+// selection. A request can be followed in CacheAware.Select.
+package inference
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+)
+
+func init() {
+	caddy.RegisterModule(new(App))
+	caddy.RegisterModule(new(CacheAware))
+	httpcaddyfile.RegisterGlobalOption("inference", parseApp)
+}
+
+// App holds what the inference modules of a config have in common: what was
+// learned about the fleet, which outlives configs, and the limits that hold for
+// the whole process. It is there whenever a module needs it; configure it only to
+// change a default.
+type App struct {
+	// How much all requests together may hold of request bodies, in bytes, so
+	// that they can be routed on and sent again. Beyond it a request is routed on
+	// its first 64 KiB and cannot be sent again. Default: 512 MiB.
+	MaxBuffered int64 `json:"max_buffered,omitempty"`
+
+	state    *state
+	treeSize int64 // the largest that any policy asks for
+	interval time.Duration
+	started  bool
+}
+
+// CaddyModule returns the Caddy module information.
+func (*App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "inference",
+		New: func() caddy.Module { return new(App) },
+	}
+}
+
+// loadApp returns the config's app, there or made.
+func loadApp(ctx caddy.Context) (*App, error) {
+	app, err := ctx.App("inference")
+	if err != nil {
+		return nil, fmt.Errorf("getting inference app: %w", err)
+	}
+	return app.(*App), nil
+}
+
+// Provision sets up the app.
+func (a *App) Provision(ctx caddy.Context) error {
+	if a.MaxBuffered == 0 {
+		a.MaxBuffered = defaultMaxBuffered
+	}
+	s, err := loadState()
+	if err != nil {
+		return err
+	}
+	a.state = s
+	s.logger.Store(ctx.Logger())
+	if err := ctx.GetMetricsRegistry().Register(s.metrics); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
+	return nil
+}
+
+// Validate checks the configuration.
+func (a *App) Validate() error {
+	if a.MaxBuffered < firstPart {
+		return fmt.Errorf("inference: max_buffered of %d bytes: must be at least %d", a.MaxBuffered, firstPart)
+	}
+	return nil
+}
+
+// askForTree says what one policy wants of the tree. The largest size and the
+// shortest interval hold.
+func (a *App) askForTree(size int64, interval time.Duration) {
+	a.treeSize = max(a.treeSize, size)
+	if a.interval == 0 || interval < a.interval {
+		a.interval = interval
+	}
+}
+
+// Start puts the app's limits into force and starts what works in the background.
+func (a *App) Start() error {
+	a.state.buffered.limit.Store(a.MaxBuffered)
+	if a.treeSize > 0 {
+		a.state.tree.SetMaxBytes(a.treeSize)
+		a.state.interval.Store(int64(a.interval))
+	}
+	a.state.start()
+	a.started = true
+	return nil
+}
+
+// Stop ends what works in the background, unless a newer config needs it.
+func (a *App) Stop() error {
+	if a.started {
+		a.started = false
+		a.state.stop()
+	}
+	return nil
+}
+
+// Cleanup gives back what the app shares with other configs.
+func (a *App) Cleanup() error {
+	if a.state == nil {
+		return nil
+	}
+	return releaseState()
+}
+
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.Validator    = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+)

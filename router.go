@@ -1,0 +1,250 @@
+package inference
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-inference/caddy-inference/selection"
+)
+
+// absentGrace is how long a worker stays known that a changing list of upstreams
+// no longer names. Such lists flap, and what the worker holds is worth keeping.
+const absentGrace = 2 * time.Minute
+
+// router is what our policies have in common: the pool of one reverse_proxy as
+// members of the fleet, and the eyes on its transport.
+type router struct {
+	state   *state
+	policy  string
+	queue   prometheus.Observer         // of the chosen worker
+	handler *reverseproxy.Handler       // nil if the policy is not in a reverse_proxy
+	made    *reverseproxy.HTTPTransport // that Caddy does not know of, and will not clean up
+
+	current atomic.Pointer[membership]
+
+	mu     sync.Mutex
+	joined map[string]*joined
+	sweep  *time.Timer
+	closed bool
+}
+
+// membership is a list of upstreams, the workers they are, and what counts the
+// choices of each.
+type membership struct {
+	dials   []string
+	workers []*worker
+	choices []choiceCounters
+}
+
+// joined is a worker that the router uses.
+type joined struct {
+	*worker
+	absent time.Time // since when no list named it; zero if the current one does
+}
+
+// newRouter sets up what a policy needs of the reverse_proxy it is in.
+func newRouter(ctx caddy.Context, app *App, policy string) (*router, error) {
+	rt := &router{
+		state:  app.state,
+		policy: policy,
+		queue:  app.state.metrics.queue.WithLabelValues(policy),
+		joined: make(map[string]*joined),
+	}
+	rt.current.Store(new(membership))
+	rt.handler = parent(ctx)
+	if rt.handler == nil {
+		return rt, nil
+	}
+	made, err := watch(ctx, rt.handler)
+	if err != nil {
+		return nil, err
+	}
+	rt.made = made
+	rt.members(rt.handler.Upstreams)
+	return rt, nil
+}
+
+// parent returns the reverse_proxy that the module being provisioned is in.
+func parent(ctx caddy.Context) *reverseproxy.Handler {
+	for _, m := range slices.Backward(ctx.Modules()) {
+		if h, ok := m.(*reverseproxy.Handler); ok {
+			return h
+		}
+	}
+	return nil
+}
+
+// close ends the router's use of its workers. Requests of an old config may
+// still call the rest.
+func (rt *router) close() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.closed = true
+	if rt.sweep != nil {
+		rt.sweep.Stop()
+	}
+	for address, j := range rt.joined {
+		delete(rt.joined, address)
+		rt.state.leave(j.worker)
+	}
+	if rt.made != nil {
+		return rt.made.Cleanup()
+	}
+	return nil
+}
+
+// members returns what the upstreams of pool are, in its order.
+func (rt *router) members(pool reverseproxy.UpstreamPool) *membership {
+	if m := rt.current.Load(); m.is(pool) {
+		return m
+	}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	m := &membership{}
+	for _, u := range pool {
+		address := u.String()
+		m.dials = append(m.dials, address)
+		w := rt.member(address)
+		m.workers = append(m.workers, w)
+		m.choices = append(m.choices, rt.state.metrics.choices(rt.policy, w))
+	}
+	rt.current.Store(m)
+	rt.markAbsent(m, time.Now())
+	return m
+}
+
+func (m *membership) is(pool reverseproxy.UpstreamPool) bool {
+	if len(m.dials) != len(pool) {
+		return false
+	}
+	for i, u := range pool {
+		if m.dials[i] != u.Dial {
+			return false
+		}
+	}
+	return true
+}
+
+// member returns the worker at address, joined if need be. rt.mu is held.
+func (rt *router) member(address string) *worker {
+	if j, ok := rt.joined[address]; ok {
+		return j.worker
+	}
+	var reach *reverseproxy.HTTPTransport
+	if rt.handler != nil && isHostPort(address) {
+		reach = watched(rt.handler)
+	}
+	j := &joined{worker: rt.state.join(address, reach)}
+	if rt.closed { // an old request: it may use the worker, but not keep it
+		rt.state.leave(j.worker)
+		return j.worker
+	}
+	rt.joined[address] = j
+	return j.worker
+}
+
+// isHostPort reports whether an engine at address can be asked over TCP.
+func isHostPort(address string) bool {
+	a, err := caddy.ParseNetworkAddress(address)
+	return err == nil && a.Network == "tcp" && a.PortRangeSize() == 1 && a.StartPort != 0
+}
+
+// markAbsent notes who is no longer named, and makes sure they are let go in
+// time. rt.mu is held.
+func (rt *router) markAbsent(m *membership, now time.Time) {
+	absent := false
+	for address, j := range rt.joined {
+		switch {
+		case slices.Contains(m.dials, address):
+			j.absent = time.Time{}
+		case j.absent.IsZero():
+			j.absent = now
+			absent = true
+		default:
+			absent = true
+		}
+	}
+	if !absent || rt.closed || rt.sweep != nil {
+		return
+	}
+	rt.sweep = time.AfterFunc(absentGrace, rt.letAbsentGo)
+}
+
+// letAbsentGo ends the use of workers that have not been named for the grace.
+func (rt *router) letAbsentGo() {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	rt.sweep = nil
+	if rt.closed {
+		return
+	}
+	again := false
+	for address, j := range rt.joined {
+		if j.absent.IsZero() {
+			continue
+		}
+		if time.Since(j.absent) < absentGrace {
+			again = true
+			continue
+		}
+		delete(rt.joined, address)
+		rt.state.leave(j.worker)
+	}
+	if again {
+		rt.sweep = time.AfterFunc(absentGrace, rt.letAbsentGo)
+	}
+}
+
+// standing returns what tells whether an upstream can be chosen. One that was
+// tried is not tried again, with one exception: where the user asks Caddy to keep
+// trying for a while, one that could not even be connected to may be waited for,
+// once there is no other.
+func (rt *router) standing(t *ticket, pool reverseproxy.UpstreamPool, m *membership) func(int) selection.Standing {
+	wait := rt.waits() && t.exhausted(pool, m)
+	return func(i int) selection.Standing {
+		switch {
+		case t.hasTried(m.workers[i], wait):
+			return selection.Tried
+		case !pool[i].Healthy():
+			return selection.Unhealthy
+		case !pool[i].Available():
+			return selection.Full
+		}
+		return selection.Available
+	}
+}
+
+// waits reports whether the user asks for more than one round of tries.
+func (rt *router) waits() bool {
+	return rt.handler != nil && rt.handler.LoadBalancing != nil && rt.handler.LoadBalancing.TryDuration > 0
+}
+
+// exhausted reports whether every upstream that is available was tried.
+func (t *ticket) exhausted(pool reverseproxy.UpstreamPool, m *membership) bool {
+	if len(t.tried) == 0 {
+		return false
+	}
+	for i, u := range pool {
+		if u.Available() && !t.hasTried(m.workers[i], false) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasTried reports whether w has failed this request. With forgive, failures to
+// connect do not count.
+func (t *ticket) hasTried(w *worker, forgive bool) bool {
+	for _, a := range t.tried {
+		if a.worker == w && !(forgive && a.notSent) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,323 @@
+package inference
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/zeebo/xxh3"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/prompt"
+	"github.com/caddy-inference/caddy-inference/radix"
+	"github.com/caddy-inference/caddy-inference/selection"
+)
+
+// ticketVar is the request variable that holds the ticket.
+const ticketVar = "inference.ticket"
+
+// mediaTokens is what a picture or other medium counts for in a prompt until the
+// engine has counted it: about a picture of a megapixel.
+const mediaTokens = 1024
+
+// ticket follows one request through one policy: what it asks for, where it was
+// placed, what came of it. It belongs to the goroutine that serves the request;
+// only end is called from another one.
+type ticket struct {
+	state  *state
+	policy string
+	owner  any // the policy, as handlers that run after each other have their own
+
+	body    *body
+	sending *bytes.Reader // what the transport reads the body from
+	scratch *scratch      // given back when the response begins
+
+	cause     string // why there is nothing to route on; empty if there is
+	api       prompt.API
+	model     *fleet.Model
+	modelName string // of a model not known yet
+	textBytes int    // that tokens is an estimate of; 0 if it is not
+	keyBytes  int
+	tokens    int
+
+	key      radix.Key
+	tried    []attempt
+	notSent  bool // the last attempt could not connect
+	attempts int
+	worker   *worker
+	keep     int // bytes of the key that the worker held before
+	decision decision
+	usage    usageScanner
+
+	reservation atomic.Pointer[fleet.Reservation]
+	taken       atomic.Int64 // bytes of the budget
+	ended       atomic.Bool
+}
+
+// attempt is a worker that has failed the request.
+type attempt struct {
+	*worker
+	notSent bool // it could not be connected to, so nothing can be running on it
+}
+
+// scratch is the memory that reading and placing a request needs, used again by
+// the next one.
+type scratch struct {
+	prompt     prompt.Prompt
+	chunker    *radix.Chunker
+	matches    radix.Matches
+	candidates []selection.Candidate
+}
+
+// ticketOf returns the ticket of a request, nil if it has none.
+func ticketOf(ctx context.Context) *ticket {
+	vars, _ := ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
+	t, _ := vars[ticketVar].(*ticket)
+	return t
+}
+
+// newTicket reads the request and works out what its prompt is. An earlier
+// ticket of the same request lends its body.
+func (s *state) newTicket(r *http.Request, owner any, policy string, maxBody int64) *ticket {
+	t := &ticket{state: s, policy: policy, owner: owner, model: s.models.Get(nil)}
+	t.decision = decision{policy: policy, cached: -1}
+	if earlier := ticketOf(r.Context()); earlier != nil {
+		t.body = earlier.body
+	}
+	t.cause = t.read(r, maxBody)
+	caddyhttp.SetVar(r.Context(), ticketVar, t)
+	context.AfterFunc(r.Context(), t.end)
+	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
+		repl.Map(t.decision.placeholder)
+	}
+	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+		extra.Set(t.decision.logField())
+	}
+	return t
+}
+
+// read reads the body and fingerprints the prompt in it. It returns why there is
+// nothing to route on, or nothing.
+func (t *ticket) read(r *http.Request, maxBody int64) (cause string) {
+	t.api = prompt.APIOf(r.URL.Path)
+	switch {
+	case t.api == prompt.Unknown:
+		t.guess(r)
+		return "unknown_endpoint"
+	case t.body == nil && (r.Body == nil || r.Body == http.NoBody):
+		return "no_body"
+	case r.Header.Get("Content-Encoding") != "":
+		t.guess(r)
+		return "encoded_body"
+	}
+	if t.body == nil {
+		t.body = readBody(r, maxBody, &t.state.buffered)
+		t.taken.Store(t.body.taken)
+	}
+	return t.parse(r.URL.Path)
+}
+
+// guess estimates the tokens of a body that is not looked into.
+func (t *ticket) guess(r *http.Request) {
+	const most = 1 << 20
+	t.tokens = t.model.Tokens(int(min(max(r.ContentLength, 0), most)))
+}
+
+func (t *ticket) parse(path string) (cause string) {
+	t.scratch = t.state.takeScratch()
+	p := &t.scratch.prompt
+	prompt.Parse(p, path, t.body.data)
+	t.model = t.state.models.Get(p.Model)
+	if !t.model.Known() && len(p.Model) > 0 {
+		t.modelName = string(p.Model)
+	}
+	if p.Empty() {
+		if p.Partial {
+			return "unreadable_body"
+		}
+		return "empty_prompt"
+	}
+	chunker := t.scratch.chunker
+	chunker.Reset()
+	n, _ := p.WriteTo(chunker) // a Chunker takes all
+	t.keyBytes = int(n)
+	t.key = chunker.Key(space(t.state.seed, p.Model, p.LoRA, p.Salt))
+	t.tokens = t.model.Tokens(p.TextBytes) + p.TokenIDs + p.Media*mediaTokens
+	if p.TokenIDs == 0 && p.Media == 0 && p.N <= 1 && t.body.whole {
+		t.textBytes = p.TextBytes
+	}
+	return ""
+}
+
+// space is the fingerprint of what keeps one engine cache apart from another.
+func space(seed uint64, parts ...[]byte) uint64 {
+	for _, p := range parts {
+		seed = xxh3.HashSeed(p, seed)
+	}
+	return seed
+}
+
+// again takes note that the worker of the attempt before did not do, if there
+// was one.
+func (t *ticket) again() {
+	if t.worker == nil {
+		return
+	}
+	t.tried = append(t.tried, attempt{t.worker, t.notSent})
+	t.withdraw()
+	t.worker, t.notSent = nil, false
+}
+
+// withdraw takes back what was written down for the current attempt.
+func (t *ticket) withdraw() {
+	t.release()
+	t.retract()
+}
+
+// release ends the request's entry in the ledger of its worker.
+func (t *ticket) release() {
+	if r := t.reservation.Load(); r != nil {
+		r.Release()
+	}
+}
+
+// retract takes back the belief that the worker holds the prompt now.
+func (t *ticket) retract() {
+	if t.worker != nil && t.scratch != nil && t.cause == "" {
+		t.state.tree.Retract(*t.worker.prefix.Load(), t.key, t.keep)
+	}
+}
+
+// candidates looks at every worker in the light of this request.
+func (t *ticket) candidates(m *membership, standing func(i int) selection.Standing) []selection.Candidate {
+	if t.scratch == nil {
+		t.scratch = t.state.takeScratch()
+	}
+	s := t.scratch
+	if t.cause == "" {
+		t.state.tree.Match(t.key, &s.matches)
+	}
+	s.candidates = s.candidates[:0]
+	for i, w := range m.workers {
+		c := selection.Candidate{Worker: w.Worker, Standing: standing(i)}
+		if t.cause == "" {
+			handle := *w.prefix.Load()
+			c.Held = t.heldTokens(s.matches.Bytes(handle))
+			c.Private = !s.matches.Shared(handle)
+		}
+		s.candidates = append(s.candidates, c)
+	}
+	return s.candidates
+}
+
+// heldTokens turns bytes of the key into tokens of the prompt.
+func (t *ticket) heldTokens(bytes int) int {
+	if t.keyBytes == 0 {
+		return 0
+	}
+	return int(int64(t.tokens) * int64(min(bytes, t.keyBytes)) / int64(t.keyBytes))
+}
+
+// placed writes down the worker that was chosen and charged.
+func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice selection.Choice) {
+	w := m.workers[choice.Index]
+	t.worker = w
+	t.attempts++
+	t.reservation.Store(r)
+	if t.ended.Load() { // the client left while the choice was made
+		r.Release()
+	}
+	t.keep = 0
+	if t.cause == "" {
+		handle := *w.prefix.Load()
+		t.keep = t.scratch.matches.Bytes(handle)
+		t.state.tree.Insert(handle, t.key)
+	}
+	why := t.reason(choice)
+	queued := max(w.Load().Queued()-r.Tokens(), 0)
+	t.decision.choose(t, choice, why, queued)
+	m.choices[choice.Index][why].Inc()
+	rt.queue.Observe(float64(queued))
+}
+
+// reason is why a choice was made: what made it, or that there was nothing to
+// make it on.
+func (t *ticket) reason(choice selection.Choice) reason {
+	if t.cause != "" {
+		return fallback
+	}
+	return reason(choice.Reason)
+}
+
+// restore gives the request its body to send.
+func (t *ticket) restore(r *http.Request) { t.sending = t.body.restore(r) }
+
+// begun says that the response begins: nothing will be sent again, so what was
+// held for that is let go.
+func (t *ticket) begun() {
+	if t.scratch != nil {
+		t.state.putScratch(t.scratch)
+		t.scratch = nil
+		t.key = radix.Key{}
+	}
+	t.letGo()
+}
+
+func (t *ticket) letGo() {
+	if t.body != nil {
+		t.body.data = nil
+	}
+	t.state.buffered.give(t.taken.Swap(0))
+}
+
+// end ends the request, whichever way it ended. It is the last word, said by the
+// request's context in a goroutine of its own; most requests have released all
+// before.
+func (t *ticket) end() {
+	t.ended.Store(true)
+	if r := t.reservation.Load(); r != nil {
+		r.Release()
+	}
+	t.state.buffered.give(t.taken.Swap(0))
+}
+
+// firstToken says that the first piece of a streamed answer has come.
+func (t *ticket) firstToken(now time.Time) {
+	r := t.reservation.Load()
+	r.FirstToken(now)
+	took := now.Sub(r.Charged())
+	t.decision.firstToken = took
+	t.state.metrics.firstToken(t.worker, took.Seconds())
+}
+
+// answered takes in a whole answer: what the engine counted against what was
+// believed.
+func (t *ticket) answered(said usage) {
+	t.reservation.Load().Release()
+	t.decision.answered(t, said)
+	counts := t.decision.tokenCounts
+	if said.seen && said.prompt > 0 && t.textBytes > 0 {
+		t.state.learn(t.model, t.textBytes, said.prompt)
+	}
+	uncached := counts.prompt - counts.held
+	if counts.cached >= 0 {
+		uncached = counts.prompt - counts.cached
+	}
+	t.reservation.Load().Learn(uncached)
+	if t.cause == "" {
+		t.state.metrics.tokens(t.worker, t.model, counts)
+	}
+}
+
+// accepted says that the engine answers for the model by this name.
+func (t *ticket) accepted() {
+	if t.modelName != "" {
+		t.model = t.state.models.Admit(t.modelName)
+		t.modelName = ""
+		t.decision.model = t.model
+	}
+}

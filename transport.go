@@ -1,0 +1,181 @@
+package inference
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"syscall"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+)
+
+// transport watches what becomes of the requests that a policy placed: when the
+// first token came, what the engine counted, whether the worker failed. It wraps
+// the transport of the reverse_proxy that the policy belongs to, and changes
+// neither requests nor responses. Requests without a ticket, such as health
+// checks, pass unseen.
+type transport struct {
+	*reverseproxy.HTTPTransport
+}
+
+// watch puts a transport around the one of h, once for each handler however many
+// policies it has. It returns the transport to clean up, if it had to make one.
+//
+// It relies on Caddy provisioning a selection policy after the transport that
+// was configured, and before the default one is made.
+func watch(ctx caddy.Context, h *reverseproxy.Handler) (made *reverseproxy.HTTPTransport, err error) {
+	switch t := h.Transport.(type) {
+	case nil:
+		made = new(reverseproxy.HTTPTransport)
+		if err := made.Provision(ctx); err != nil {
+			return nil, err
+		}
+		h.Transport = &transport{made}
+	case *reverseproxy.HTTPTransport:
+		h.Transport = &transport{t}
+	}
+	return made, nil
+}
+
+// watched returns the HTTP transport behind h's transport, nil if it is another kind.
+func watched(h *reverseproxy.Handler) *reverseproxy.HTTPTransport {
+	if t, ok := h.Transport.(*transport); ok {
+		return t.HTTPTransport
+	}
+	return nil
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	ticket := ticketOf(r.Context())
+	if ticket == nil || ticket.worker == nil {
+		return t.HTTPTransport.RoundTrip(r)
+	}
+	response, err := t.HTTPTransport.RoundTrip(traced(r, ticket))
+	if err != nil {
+		ticket.failed(r, err)
+		return nil, err
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		ticket.retract() // it was not served, so the worker holds no more than before
+	}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		ticket.begun()
+		return response, nil
+	}
+	response.Body = watchBody(response, ticket)
+	return response, nil
+}
+
+// traced returns r with a trace that lets go of the body's bytes once they are
+// written: net/http keeps the request, and so its body, as long as the response
+// lasts.
+func traced(r *http.Request, t *ticket) *http.Request {
+	sending := t.sending
+	if sending == nil {
+		return r
+	}
+	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+		WroteRequest: func(httptrace.WroteRequestInfo) { sending.Reset(nil) },
+	}))
+}
+
+// failed says that the attempt got no response. Unless the client has left, the
+// engine may have been restarted: most likely if it does not even listen.
+func (t *ticket) failed(r *http.Request, err error) {
+	t.withdraw()
+	var dial reverseproxy.DialError
+	t.notSent = errors.As(err, &dial)
+	switch {
+	case r.Context().Err() != nil:
+	case t.notSent:
+		t.state.suspect(t.worker)
+	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
+		t.state.check(t.worker)
+	}
+}
+
+// watchBody returns the body of a response with the ticket listening.
+func watchBody(response *http.Response, t *ticket) io.ReadCloser {
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	b := &responseBody{
+		ReadCloser: response.Body,
+		ticket:     t,
+		stream:     kind == "text/event-stream",
+	}
+	if response.StatusCode == http.StatusOK {
+		t.accepted()
+		b.counts = b.stream || kind == "application/json"
+	}
+	return b
+}
+
+// responseBody is the body of a response on its way to the client.
+type responseBody struct {
+	io.ReadCloser
+	ticket *ticket
+	stream bool // of server-sent events: its first bytes are the first token
+	counts bool // ends with what the engine counted
+	taken  bool // for the client
+	begun  bool // something came
+	done   bool
+}
+
+// Read implements io.Reader. The first call says that this response is the one
+// the client gets: if Caddy wanted to try again, it would close it unread.
+func (b *responseBody) Read(p []byte) (int, error) {
+	if !b.taken {
+		b.taken = true
+		b.ticket.begun()
+	}
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.saw(p[:n])
+	}
+	if errors.Is(err, io.EOF) {
+		b.finish()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *responseBody) Close() error {
+	b.finish()
+	return b.ReadCloser.Close()
+}
+
+func (b *responseBody) saw(p []byte) {
+	if b.stream && b.counts && !b.begun {
+		b.begun = true
+		b.ticket.firstToken(time.Now())
+	}
+	if b.counts {
+		b.ticket.usage.write(p)
+	}
+}
+
+func (b *responseBody) finish() {
+	if b.done {
+		return
+	}
+	b.done = true
+	if b.counts {
+		b.ticket.answered(b.ticket.usage.last)
+		return
+	}
+	b.ticket.release()
+}
+
+var (
+	_ http.RoundTripper                                = (*transport)(nil)
+	_ reverseproxy.TLSTransport                        = (*transport)(nil)
+	_ reverseproxy.H2CTransport                        = (*transport)(nil)
+	_ reverseproxy.HealthCheckSchemeOverriderTransport = (*transport)(nil)
+	_ reverseproxy.ProxyProtocolTransport              = (*transport)(nil)
+	_ reverseproxy.RequestHeaderOpsTransport           = (*transport)(nil)
+	_ caddy.CleanerUpper                               = (*transport)(nil)
+)

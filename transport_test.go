@@ -1,0 +1,105 @@
+package inference
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/stretchr/testify/require"
+)
+
+// TestCaddyProvisionsThePolicyWhereWeNeedIt fails when Caddy changes the order in
+// which it provisions a reverse_proxy: after the transport that was configured,
+// before the default one is made. Everything we see of responses depends on it.
+func TestCaddyProvisionsThePolicyWhereWeNeedIt(t *testing.T) {
+	for name, block := range map[string]string{
+		"default transport":    "",
+		"configured transport": "transport http {\ndial_timeout 3s\n}",
+		"dynamic upstreams":    "dynamic a 127.0.0.1 PORT",
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := newEngine(t)
+			_, port, err := net.SplitHostPort(engine.address())
+			require.NoError(t, err)
+			s := startSite(t, "lb_policy cache_aware\n"+strings.ReplaceAll(block, "PORT", port), engine.address())
+			s.chat(`{"stream":true,` + chatOf(message("user", "hello"))[1:])
+			require.NotNil(t, s.lastDecision(1)["cached_tokens"], "the answer was not watched")
+		})
+	}
+}
+
+// TestActiveHealthChecksPassTheTransport has Caddy check health through it.
+func TestActiveHealthChecksPassTheTransport(t *testing.T) {
+	engines := newEngines(t, 2)
+	sick := engines[0]
+	sick.respondWith(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		answer(w, r)
+	})
+	s := startSite(t, "lb_policy cache_aware\nhealth_uri /health\nhealth_interval 10ms", addresses(engines)...)
+	require.Eventually(t, func() bool { return len(engines[0].received()) > 1 && len(engines[1].received()) > 1 }, patience, tick)
+	for range 10 {
+		s.chat(chatOf(message("user", strings.Repeat("hello", 100))))
+	}
+	for _, got := range sick.received() {
+		require.Equal(t, "/health", got.path)
+	}
+	requireIdle(t)
+}
+
+func TestWatchingIsDoneOnceForEachHandler(t *testing.T) {
+	ctx, cancel := caddy.NewContext(caddy.Context{Context: t.Context()})
+	defer cancel()
+	h := new(reverseproxy.Handler)
+	made, err := watch(ctx, h)
+	require.NoError(t, err)
+	require.NotNil(t, made)
+	first := h.Transport
+	again, err := watch(ctx, h)
+	require.NoError(t, err)
+	require.Nil(t, again)
+	require.Same(t, first, h.Transport)
+	require.NoError(t, made.Cleanup())
+
+	foreign := roundTripper{}
+	h.Transport = foreign
+	made, err = watch(ctx, h)
+	require.NoError(t, err)
+	require.Nil(t, made)
+	require.Equal(t, foreign, h.Transport, "another kind of transport is left alone")
+	require.Nil(t, watched(h))
+}
+
+type roundTripper struct{}
+
+func (roundTripper) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, http.ErrNotSupported
+}
+
+// TestTwoProxiesInOneRequestHaveEachTheirOwnTicket has the error of one proxy
+// handled by another.
+func TestTwoProxiesInOneRequestHaveEachTheirOwnTicket(t *testing.T) {
+	engines := newEngines(t, 2)
+	s := newSite(t)
+	config := s.caddyfile("lb_policy cache_aware", freeAddress(t))
+	config = config[:len(config)-2] + "\nhandle_errors {\nreverse_proxy " + strings.Join(addresses(engines), " ") + " {\nlb_policy cache_aware\n}\n}\n}"
+	s.load(config)
+	body := chatOf(message("user", strings.Repeat("hello ", 300)))
+	for range 3 {
+		response, err := s.client.Post(s.url+"/v1/chat/completions", "application/json", strings.NewReader(body))
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+	}
+	got := append(engines[0].received(), engines[1].received()...)
+	require.Len(t, got, 3)
+	for _, r := range got {
+		require.Equal(t, body, string(r.body), "the second proxy got the body that the first could not send")
+	}
+	requireIdle(t)
+}

@@ -1,0 +1,86 @@
+package inference
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/radix"
+)
+
+// worker is a member of the fleet as the rim knows it. It lives as long as a
+// config names its address; its ledger may live longer, until its last request
+// has ended.
+type worker struct {
+	*fleet.Worker
+
+	// prefix is its handle in the tree. It is replaced when the engine has lost
+	// its cache, which forgets all at once.
+	prefix atomic.Pointer[radix.Worker]
+
+	// transport is how the newest config reaches the engine.
+	transport atomic.Pointer[reverseproxy.HTTPTransport]
+
+	engine engine
+	left   chan struct{} // closed when the last config left
+
+	// series guards the worker's metrics: none is written once they are deleted.
+	series sync.RWMutex
+	gone   bool
+}
+
+// join returns the worker at address and counts one more user of it. transport
+// is how to reach its engine, nil if that is not by HTTP.
+func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *worker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	member := s.fleet.Join(address)
+	w, known := s.workers[member]
+	if !known {
+		w = &worker{Worker: member, left: make(chan struct{})}
+		handle := s.tree.Add()
+		w.prefix.Store(&handle)
+		s.workers[member] = w
+	}
+	w.transport.Store(transport)
+	if !known {
+		s.ask(w)
+	}
+	return w
+}
+
+// leave counts one user of w less; the last one takes with it all that is kept
+// about the worker.
+func (s *state) leave(w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.fleet.Leave(w.Worker) {
+		return
+	}
+	delete(s.workers, w.Worker)
+	close(w.left)
+	s.tree.Remove(*w.prefix.Load())
+	s.metrics.forget(w)
+}
+
+// forgetPrefixes says that the worker's engine has lost its cache.
+func (s *state) forgetPrefixes(w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.workers[w.Worker] != w {
+		return
+	}
+	handle := s.tree.Add()
+	s.tree.Remove(*w.prefix.Swap(&handle))
+}
+
+// check asks w's engine whether it is still the process it was.
+func (s *state) check(w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.workers[w.Worker] == w {
+		s.ask(w)
+	}
+}
