@@ -1,0 +1,97 @@
+package prompt
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// inOrder are bodies whose keys stand as clients put them when what comes first in the
+// prompt comes first in the body.
+var inOrder = map[string][]string{
+	chatPath: {
+		`{"model":"m","stream":true,"temperature":0.5,"messages":[{"role":"system","content":"You are a \"helpful\" ☃ \u2603 \ud83d\ude00 \ud83d \/assistant\n"},{"role":"user","content":[{"type":"text","text":"What is this?"},{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo=","detail":"low"},"uuid":"u-1"},{"type":"hologram","b":1,"a":[true]},{"type":"text","text":""}]},{"role":"assistant","reasoning_content":"Let me think.","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"get_weather","arguments":"{\"city\":\"Paris\"}"}},{"id":"call_2","type":"function","function":{"name":"now","arguments":{"tz": null}}}]},{"role":"tool","tool_call_id":"call_1","content":"18 \u00b0C"},{"role":"user","name":"bob","content":"Thanks"}],"max_tokens":10}`,
+		`{"model":"m","chat_template_kwargs":{"enable_thinking":false,"a":"b"},"reasoning_effort":"low","documents":[{"title":"t","text":"x"}],"tools":[{"type":"function","function":{"name":"f","description":"does \u00e9","parameters":{"type": "object", "properties": {"\u00e9": {"enum": [1, 2.50, true, null]}}},"strict":true,"x-extra":null,"y":[]}},{"type":"custom","custom":{"name":"g"}}],"functions":[{"name":"h"}],"messages":[{"role":"user","content":"hi"}]}`,
+		"\xef\xbb\xbf{\"messages\": [ {\"role\": \"user\", \"content\": \"raw \x01 \n \xff control\"} ] }",
+	},
+	completionsPath: {
+		`{"model":"m","prompt":["one","two \ud83d\ude00"],"max_tokens":5}`,
+		`{"model":"m","prompt":[1,23,456,7890]}`,
+		`{"prompt": [[1, 23], [], [456]], "suffix": "x"}`,
+		`{"model":"m","add_special_tokens":false,"truncate_prompt_tokens":5,"prompt":"text","prompt_embeds":"abc","max_tokens":1}`,
+	},
+	messagesPath: {
+		`{"model":"m","max_tokens":100,"tools":[{"name":"f","description":"d","input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"}},{"type":"computer","name":"c","display_width_px":100}],"system":[{"type":"text","text":"x-anthropic-billing-header: cch=1"},{"type":"text","text":"You are Claude","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"text","text":"hi"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBOR"}}]},{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"redacted_thinking","data":"zz"},{"type":"tool_use","id":"t1","name":"f","input":{"b": 1, "a": "\u00e9"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"x"},{"type":"image","source":{"type":"url","url":"u"}}],"is_error":true},{"type":"text","text":"go on"}]}]}`,
+		`{"system":"s","messages":[{"role":"user","content":"x"}]}`,
+	},
+}
+
+func TestFirstPartOfABodyHasTheFirstPartOfTheStream(t *testing.T) {
+	for path, bodies := range inOrder {
+		for _, body := range bodies {
+			var p Prompt
+			whole := streamOf(t, &p, path, []byte(body))
+			longest := 0
+			for n := range len(body) {
+				part := streamOf(t, &p, path, []byte(body[:n]))
+				require.True(t, strings.HasPrefix(whole, part), "%s\nis not the beginning of\n%s", part, whole)
+				require.True(t, p.Partial)
+				requireConsistent(t, &p, part)
+				longest = max(longest, len(part))
+			}
+			require.Equal(t, len(whole), longest, "all of the prompt is read before the body's last byte")
+		}
+	}
+}
+
+func TestAllTextBeforeTheCutIsInTheStream(t *testing.T) {
+	text := strings.Repeat("all of this text is known before the body ends. ", 40)
+	head := `{"model":"m","messages":[{"role":"user","content":"`
+	var p Prompt
+	for n := range len(text) {
+		want := `"Ruser`
+		if n > 0 {
+			want += `"T` + text[:n]
+		}
+		require.Equal(t, want, streamOf(t, &p, chatPath, []byte(head+text[:n])))
+	}
+}
+
+func TestConversationThatGoesOnKeepsItsStream(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(11, 12))
+	m := maker{rnd}
+	var p Prompt
+	for range rounds(2_000, 200_000) {
+		path, turn := chatPath, m.message
+		head := m.head(unordered{})
+		if m.chance(3) {
+			path = messagesPath
+			head = append(head, member{"system", m.text()})
+			turn = func() any {
+				return unordered{{"role", pick(m, "user", "assistant")}, {"content", m.content(m.block)()}}
+			}
+		}
+		var messages []any
+		before := ""
+		for range 5 {
+			messages = append(messages, turn())
+			body := spell(rnd, append(append(unordered{}, head...), member{"messages", messages}))
+			stream := streamOf(t, &p, path, []byte(body))
+			require.True(t, strings.HasPrefix(stream, before), "%s\nis not the beginning of\n%s", before, stream)
+			require.Greater(t, len(stream), len(before))
+			before = stream
+		}
+	}
+}
+
+func TestIDsThatGoOnKeepTheirStream(t *testing.T) {
+	var p Prompt
+	before := ""
+	for _, ids := range []string{"1", "1,23", "1, 23, 4", "1,23,4,567"} {
+		stream := streamOf(t, &p, completionsPath, []byte(`{"prompt":[`+ids+`]}`))
+		require.True(t, strings.HasPrefix(stream, before))
+		before = stream
+	}
+}

@@ -1,0 +1,106 @@
+package prompt
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func slowOrdinary(b []byte, i int) int {
+	for i < len(b) && b[i] >= 0x20 && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
+}
+
+func slowCanonical(b []byte, i int) int {
+	for i < len(b) && b[i] >= 0x20 && b[i] != '"' {
+		if b[i] == '\\' {
+			if i+1 == len(b) || b[i+1] == 'u' || b[i+1] == '/' {
+				return i
+			}
+			i++
+		}
+		i++
+	}
+	return i
+}
+
+func slowIDs(b []byte, i int) int {
+	for i < len(b) && strings.IndexByte(" ,-./0123456789", b[i]) >= 0 {
+		i++
+	}
+	return i
+}
+
+// endOfIDs is skipIDs with its count checked.
+func endOfIDs(b []byte, i int) int {
+	end, spaces := skipIDs(b, i)
+	if spaces != bytes.Count(b[i:end], []byte{' '}) {
+		return -1
+	}
+	return end
+}
+
+func TestScansStopWhereByteByByteScansDo(t *testing.T) {
+	for _, scan := range []struct {
+		name       string
+		fast, slow func([]byte, int) int
+		usual      string // bytes that it goes over
+	}{
+		{"skipOrdinary", skipOrdinary, slowOrdinary, "az 09\x7f\x80\xa2\xdc\xff!#[]"},
+		{"skipCanonical", skipCanonical, slowCanonical, `az/u é!#[]`},
+		{"skipIDs", endOfIDs, slowIDs, "0123456789,  ,-."},
+	} {
+		t.Run(scan.name, func(t *testing.T) {
+			for length := range 140 {
+				for at := range length {
+					for c := range 256 {
+						if length > 70 && c%7 != length%7 {
+							continue
+						}
+						b := bytes.Repeat([]byte(scan.usual[:1]), length)
+						b[at] = byte(c)
+						for _, from := range []int{0, at, at / 2} {
+							if scan.slow(b, from) != scan.fast(b, from) {
+								require.Equal(t, scan.slow(b, from), scan.fast(b, from), "%q from %d", b, from)
+							}
+						}
+					}
+				}
+			}
+			rnd := rand.New(rand.NewPCG(1, 2))
+			for range rounds(50_000, 5_000_000) {
+				b := make([]byte, rnd.IntN(400))
+				odd := 1 + rnd.IntN(200)
+				for i := range b {
+					b[i] = scan.usual[rnd.IntN(len(scan.usual))]
+					if rnd.IntN(odd) == 0 {
+						b[i] = byte(rnd.IntN(256))
+					}
+				}
+				from := rnd.IntN(len(b) + 1)
+				require.Equal(t, scan.slow(b, from), scan.fast(b, from), "%q from %d", b, from)
+			}
+		})
+	}
+}
+
+func TestRunsOfBackslashesAreCountedAcrossBlocks(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	pieces := []string{`\\`, `\n`, `\"`, `\\\\`, `a`, `\t\t`, strings.Repeat(`\\`, 40), strings.Repeat("x", 60), `\\u`, `\\/`, `u`, `/`, "\\\x01"}
+	ends := []string{`"`, `\u0041`, `\/`, "\n", `\`, ``}
+	for range rounds(50_000, 5_000_000) {
+		var b strings.Builder
+		for range rnd.IntN(120) {
+			b.WriteString(pieces[rnd.IntN(len(pieces))])
+		}
+		b.WriteString(ends[rnd.IntN(len(ends))])
+		b.WriteString(strings.Repeat("y", rnd.IntN(80)))
+		text := []byte(b.String())
+		require.Equal(t, slowCanonical(text, 0), skipCanonical(text, 0), "%q", text)
+	}
+}
