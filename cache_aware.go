@@ -137,7 +137,7 @@ func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w h
 	t.again()
 	t.restore(r)
 
-	candidates := t.candidates(m, c.router.standing(t, pool, m))
+	candidates := t.candidates(c.router, pool, m)
 	if t.cause != "" && c.fallback != nil {
 		return c.fallBack(t, pool, m, candidates, r, w)
 	}

@@ -23,6 +23,12 @@ import (
 	"go.uber.org/goleak"
 )
 
+// What tests wait for comes at once; patience is for machines that are busy.
+const (
+	patience = 10 * time.Second
+	tick     = 2 * time.Millisecond
+)
+
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		// Caddy's own, one for the process: it ends with it.
@@ -137,7 +143,11 @@ type site struct {
 	url    string
 	client *http.Client
 	logs   *syncBuffer
+	log    string // by which the access log finds logs
 }
+
+// sites counts the sites made, as two may come to have the same address.
+var sites atomic.Int64
 
 // startSite runs Caddy with the lines of a reverse_proxy block in front of the
 // addresses, and ends it with the test.
@@ -149,14 +159,14 @@ func startSite(t *testing.T, block string, addresses ...string) *site {
 }
 
 func newSite(t *testing.T) *site {
-	s := &site{t: t, url: "http://" + freeAddress(t), logs: new(syncBuffer)}
+	s := &site{t: t, url: "http://" + freeAddress(t), logs: new(syncBuffer), log: fmt.Sprint(sites.Add(1))}
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
 	s.client = &http.Client{Transport: transport, Timeout: 30 * time.Second}
-	accessLogs.Store(s.url, s.logs)
+	accessLogs.Store(s.log, s.logs)
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		require.NoError(t, caddy.Stop())
-		accessLogs.Delete(s.url)
+		accessLogs.Delete(s.log)
 	})
 	return s
 }
@@ -187,7 +197,7 @@ func (s *site) caddyfileWith(global, block string, addresses ...string) string {
 		reverse_proxy %s {
 			%s
 		}
-	}`, global, s.url, s.url, strings.Join(addresses, " "), block)
+	}`, global, s.url, s.log, strings.Join(addresses, " "), block)
 }
 
 func (s *site) load(caddyfile string) {
@@ -241,7 +251,7 @@ func (s *site) decisions() []map[string]any {
 func (s *site) lastDecision(n int) map[string]any {
 	s.t.Helper()
 	var list []map[string]any
-	require.Eventually(s.t, func() bool { list = s.decisions(); return len(list) >= n }, 5*time.Second, time.Millisecond)
+	require.Eventually(s.t, func() bool { list = s.decisions(); return len(list) >= n }, patience, tick)
 	return list[n-1]
 }
 
@@ -265,7 +275,7 @@ func requireIdle(t *testing.T) {
 			require.Zero(c, w.Decoding(), "requests decoding on %s", w.Address())
 		}
 		require.Zero(c, s.buffered.used.Load(), "bytes of bodies held")
-	}, 2*time.Second, 5*time.Millisecond)
+	}, patience, tick)
 }
 
 func freeAddress(t *testing.T) string {

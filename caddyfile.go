@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/caddyserver/caddy/v2"
@@ -18,7 +19,8 @@ import (
 //	}
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	if existing != nil {
-		return nil, d.Err("inference: the global option is there twice")
+		d.Next() // to say where
+		return nil, d.Err("inference: the global option is there twice; make it one")
 	}
 	app := new(App)
 	if err := app.UnmarshalCaddyfile(d); err != nil {
@@ -32,16 +34,16 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume option name
 	if d.NextArg() {
-		return d.ArgErr()
+		return d.Errf("inference: unexpected argument '%s'; options go in a block", d.Val())
 	}
 	for d.NextBlock(0) {
 		switch d.Val() {
 		case "max_buffered":
-			if err := parseSize(d, &a.MaxBuffered); err != nil {
+			if err := parseSize(d, "inference", &a.MaxBuffered); err != nil {
 				return err
 			}
 		default:
-			return d.Errf("inference: unrecognized option '%s'", d.Val())
+			return d.Errf("inference: unrecognized option '%s'; the only one is max_buffered", d.Val())
 		}
 	}
 	return nil
@@ -58,89 +60,96 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 func (c *CacheAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume policy name
 	if d.NextArg() {
-		return d.ArgErr()
+		return d.Errf("cache_aware: unexpected argument '%s'; options go in a block", d.Val())
 	}
 	for d.NextBlock(0) {
 		switch d.Val() {
 		case "max_tree_size":
-			if err := parseSize(d, &c.MaxTreeSize); err != nil {
+			if err := parseSize(d, "cache_aware", &c.MaxTreeSize); err != nil {
 				return err
 			}
 		case "eviction_interval":
-			if err := parseDuration(d, &c.EvictionInterval); err != nil {
+			if err := parseDuration(d, "cache_aware", &c.EvictionInterval); err != nil {
 				return err
 			}
 		case "max_body":
-			if err := parseSize(d, &c.MaxBody); err != nil {
+			if err := parseSize(d, "cache_aware", &c.MaxBody); err != nil {
 				return err
 			}
 		case "fallback":
 			if c.FallbackRaw != nil {
-				return d.Err("cache_aware: fallback is there twice")
+				return errTwice(d, "cache_aware")
 			}
-			raw, err := parseFallback(d)
+			raw, err := parseFallback(d, "cache_aware")
 			if err != nil {
 				return err
 			}
 			c.FallbackRaw = raw
 		default:
-			return d.Errf("cache_aware: unrecognized option '%s'", d.Val())
+			return d.Errf("cache_aware: unrecognized option '%s'; there are max_tree_size, eviction_interval, max_body and fallback", d.Val())
 		}
 	}
 	return nil
 }
 
-// parseSize parses the one argument of an option as a size such as 256MiB.
-func parseSize(d *caddyfile.Dispenser, size *int64) error {
-	option := d.Val()
+// parseSize parses the one argument of an option of the module as a size such as
+// 256MiB.
+func parseSize(d *caddyfile.Dispenser, module string, size *int64) error {
 	if *size != 0 {
-		return d.Errf("%s is there twice", option)
+		return errTwice(d, module)
 	}
+	option := d.Val()
 	var text string
 	if !d.AllArgs(&text) {
-		return d.ArgErr()
+		return d.Errf("%s: %s takes one size, such as 256MiB", module, option)
 	}
 	n, err := humanize.ParseBytes(text)
 	if err != nil || n == 0 || n > math.MaxInt64 {
-		return d.Errf("%s '%s': not a size such as 256MiB", option, text)
+		return d.Errf("%s: %s '%s' is not a size; write one such as 256MiB", module, option, text)
 	}
 	*size = int64(n)
 	return nil
 }
 
-// parseDuration parses the one argument of an option as a duration such as 2m.
-func parseDuration(d *caddyfile.Dispenser, duration *caddy.Duration) error {
-	option := d.Val()
+// parseDuration parses the one argument of an option of the module as a duration
+// such as 2m.
+func parseDuration(d *caddyfile.Dispenser, module string, duration *caddy.Duration) error {
 	if *duration != 0 {
-		return d.Errf("%s is there twice", option)
+		return errTwice(d, module)
 	}
+	option := d.Val()
 	var text string
 	if !d.AllArgs(&text) {
-		return d.ArgErr()
+		return d.Errf("%s: %s takes one duration, such as 2m", module, option)
 	}
 	n, err := caddy.ParseDuration(text)
 	if err != nil || n <= 0 {
-		return d.Errf("%s '%s': not a duration such as 2m", option, text)
+		return d.Errf("%s: %s '%s' is not a duration; write one such as 2m", module, option, text)
 	}
 	*duration = caddy.Duration(n)
 	return nil
 }
 
 // parseFallback parses the selection policy that stands after its option.
-func parseFallback(d *caddyfile.Dispenser) ([]byte, error) {
+func parseFallback(d *caddyfile.Dispenser, module string) ([]byte, error) {
 	if !d.NextArg() {
-		return nil, d.ArgErr()
+		return nil, d.Errf("%s: fallback takes a selection policy, such as least_conn", module)
 	}
 	name := d.Val()
-	module, err := caddyfile.UnmarshalModule(d, "http.reverse_proxy.selection_policies."+name)
+	unmarshaler, err := caddyfile.UnmarshalModule(d, "http.reverse_proxy.selection_policies."+name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: fallback '%s': %w; name a selection policy, such as least_conn, and its options", module, name, err)
 	}
-	policy, ok := module.(reverseproxy.Selector)
+	policy, ok := unmarshaler.(reverseproxy.Selector)
 	if !ok {
-		return nil, d.Errf("'%s' is not a selection policy", name)
+		return nil, d.Errf("%s: fallback '%s' is not a selection policy; name one, such as least_conn", module, name)
 	}
 	return caddyconfig.JSONModuleObject(policy, "policy", name, nil), nil
+}
+
+// errTwice says that the current option of the module was there before.
+func errTwice(d *caddyfile.Dispenser, module string) error {
+	return d.Errf("%s: %s is there twice; keep one", module, d.Val())
 }
 
 var (

@@ -122,6 +122,8 @@ func (d *decision) placeholder(key string) (any, bool) {
 			return "", true
 		}
 		return d.model.Name(), true
+	case "api":
+		return d.api, true
 	case "reason":
 		return d.reason.String(), true
 	case "cause":
@@ -141,6 +143,11 @@ func (d *decision) placeholder(key string) (any, bool) {
 		return d.queued, true
 	case "attempts":
 		return d.attempts, true
+	case "first_token":
+		if d.firstToken == 0 {
+			return "", true
+		}
+		return d.firstToken, true
 	}
 	return nil, false
 }

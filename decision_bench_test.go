@@ -68,7 +68,7 @@ func BenchmarkDecision(b *testing.B) {
 		benchmark(b, sent, next, func() {
 			t.body.data = sent
 			t.cause = t.parse("/v1/chat/completions")
-			candidates := t.candidates(m, func(int) selection.Standing { return selection.Available })
+			candidates := t.candidates(rt, pool, m)
 			choice, reservation := selection.Place(t.tokens, candidates, now)
 			t.placed(rt, m, reservation, choice)
 			reservation.Release()

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/selection"
 )
 
 const (
@@ -137,13 +138,14 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.bodyLimit, float64(m.state.buffered.limit.Load()))
 }
 
-// choiceCounters count the choices of a worker by one policy, for each reason.
+// choiceCounters count the choices of a worker by one policy, for each reason
+// there can be.
 type choiceCounters [reasons]prometheus.Counter
 
 // choices returns the counters of w's choices by a policy.
 func (m *metrics) choices(policy string, w *worker) (c choiceCounters) {
-	for why := range c {
-		c[why] = m.decisions.WithLabelValues(policy, w.Address(), reason(why).String())
+	for why := reason(selection.None) + 1; int(why) < reasons; why++ {
+		c[why] = m.decisions.WithLabelValues(policy, w.Address(), why.String())
 	}
 	return c
 }

@@ -201,23 +201,25 @@ func (rt *router) letAbsentGo() {
 	}
 }
 
-// standing returns what tells whether an upstream can be chosen. One that was
-// tried is not tried again, with one exception: where the user asks Caddy to keep
-// trying for a while, one that could not even be connected to may be waited for,
-// once there is no other.
-func (rt *router) standing(t *ticket, pool reverseproxy.UpstreamPool, m *membership) func(int) selection.Standing {
-	wait := rt.waits() && t.exhausted(pool, m)
-	return func(i int) selection.Standing {
-		switch {
-		case t.hasTried(m.workers[i], wait):
-			return selection.Tried
-		case !pool[i].Healthy():
-			return selection.Unhealthy
-		case !pool[i].Available():
-			return selection.Full
-		}
-		return selection.Available
+// standing tells whether an upstream can be chosen. One that was tried is not
+// tried again; with forgive, failures to connect do not count.
+func standing(t *ticket, u *reverseproxy.Upstream, w *worker, forgive bool) selection.Standing {
+	switch {
+	case t.hasTried(w, forgive):
+		return selection.Tried
+	case !u.Healthy():
+		return selection.Unhealthy
+	case !u.Available():
+		return selection.Full
 	}
+	return selection.Available
+}
+
+// forgives reports whether workers that could not be connected to may be tried
+// again: where the user asks Caddy to keep trying for a while, such a worker may
+// be waited for once there is no other, as nothing can be running on it.
+func (rt *router) forgives(t *ticket, pool reverseproxy.UpstreamPool, m *membership) bool {
+	return len(t.tried) > 0 && rt.waits() && t.exhausted(pool, m)
 }
 
 // waits reports whether the user asks for more than one round of tries.
@@ -227,9 +229,6 @@ func (rt *router) waits() bool {
 
 // exhausted reports whether every upstream that is available was tried.
 func (t *ticket) exhausted(pool reverseproxy.UpstreamPool, m *membership) bool {
-	if len(t.tried) == 0 {
-		return false
-	}
 	for i, u := range pool {
 		if u.Available() && !t.hasTried(m.workers[i], false) {
 			return false

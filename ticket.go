@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/zeebo/xxh3"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
@@ -145,7 +146,7 @@ func (t *ticket) parse(path string) (cause string) {
 	chunker.Reset()
 	n, _ := p.WriteTo(chunker) // a Chunker takes all
 	t.keyBytes = int(n)
-	t.key = chunker.Key(space(t.state.seed, p.Model, p.LoRA, p.Salt))
+	t.key = chunker.Key(space(t.state.seed, p.Model, p.LoRA, p.Salt, p.ExtraKey))
 	t.tokens = t.model.Tokens(p.TextBytes) + p.TokenIDs + p.Media*mediaTokens
 	if p.TokenIDs == 0 && p.Media == 0 && p.N <= 1 && t.body.whole {
 		t.textBytes = p.TextBytes
@@ -193,7 +194,7 @@ func (t *ticket) retract() {
 }
 
 // candidates looks at every worker in the light of this request.
-func (t *ticket) candidates(m *membership, standing func(i int) selection.Standing) []selection.Candidate {
+func (t *ticket) candidates(rt *router, pool reverseproxy.UpstreamPool, m *membership) []selection.Candidate {
 	if t.scratch == nil {
 		t.scratch = t.state.takeScratch()
 	}
@@ -202,8 +203,9 @@ func (t *ticket) candidates(m *membership, standing func(i int) selection.Standi
 		t.state.tree.Match(t.key, &s.matches)
 	}
 	s.candidates = s.candidates[:0]
+	forgive := rt.forgives(t, pool, m)
 	for i, w := range m.workers {
-		c := selection.Candidate{Worker: w.Worker, Standing: standing(i)}
+		c := selection.Candidate{Worker: w.Worker, Standing: standing(t, pool[i], w, forgive)}
 		if t.cause == "" {
 			handle := *w.prefix.Load()
 			c.Held = t.heldTokens(s.matches.Bytes(handle))
@@ -244,8 +246,7 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	rt.queue.Observe(float64(queued))
 }
 
-// reason is why a choice was made: what made it, or that there was nothing to
-// make it on.
+// reason is why a choice was made, or that there was nothing to make it on.
 func (t *ticket) reason(choice selection.Choice) reason {
 	if t.cause != "" {
 		return fallback

@@ -149,21 +149,23 @@ func (b *responseBody) Close() error {
 }
 
 func (b *responseBody) saw(p []byte) {
-	if b.stream && b.counts && !b.begun {
-		b.begun = true
+	if !b.counts {
+		return
+	}
+	if b.stream && !b.begun {
 		b.ticket.firstToken(time.Now())
 	}
-	if b.counts {
-		b.ticket.usage.write(p)
-	}
+	b.begun = true
+	b.ticket.usage.write(p)
 }
 
+// finish says that no more will come, be it because all has.
 func (b *responseBody) finish() {
 	if b.done {
 		return
 	}
 	b.done = true
-	if b.counts {
+	if b.begun {
 		b.ticket.answered(b.ticket.usage.last)
 		return
 	}
