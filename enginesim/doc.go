@@ -1,0 +1,42 @@
+// Package enginesim is a simulated inference engine behind an HTTP handler. It
+// speaks as vLLM does: OpenAI chat and completions, Anthropic messages, token
+// ids, metrics and errors, with a block-level prefix cache, a serial prefill
+// queue and decode steps that slow down as more requests run. A router can be
+// developed, tested and measured against it without a GPU.
+//
+// It is not a language model. Its tokenizer is a toy (see tokens.go) and its
+// answers are made-up words; what is true to the real engine is what a router
+// can observe: which prompts hit the cache and by how many tokens, how long the
+// first token takes behind a queue, what a metrics page shows, and how an
+// answer ends when a client or an engine goes away.
+//
+// Server is plain Go and needs no Caddy:
+//
+//	server, err := enginesim.NewServer(enginesim.DefaultOptions())
+//	http.ListenAndServe("127.0.0.1:8000", server)
+//
+// Handler makes it the Caddy module http.handlers.inference_sim:
+//
+//	:8000 {
+//		inference_sim
+//	}
+//
+// # How it spends time
+//
+// Requests wait in one queue, first come first served. One prompt at a time is
+// prefilled, at PrefillRate tokens a second of what the prefix cache does not
+// hold; the lookup happens when its prefill starts. The first token leaves when
+// prefill ends. After that each request gets a token every DecodeBase +
+// DecodePerRunning × running requests. All waits are measured from the times
+// that the model asks for, not from when a timer fired, so delays do not add up.
+//
+// # Its own pages
+//
+// Beside the engine's pages there are some for tests, which no real engine has:
+//
+//	POST   /sim/faults   add a Fault (JSON) that the next requests meet
+//	GET    /sim/faults   the faults still waiting
+//	DELETE /sim/faults   forget them
+//	GET    /sim/stats    Stats since the last start (JSON)
+//	POST   /sim/restart  drop cache, counters and open requests, as a new process would
+package enginesim
