@@ -31,7 +31,7 @@ import (
 // `{http.inference.policy}` | The policy that chose
 // `{http.inference.upstream}` | The chosen upstream
 // `{http.inference.model}` | The model, or `other` if no engine has answered for its name yet
-// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `holder_unavailable`, `cold` (nobody holds any of it) or `fallback`
+// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
 // `{http.inference.cause}` | Why a fallback was needed
 // `{http.inference.prompt_tokens}` | Tokens of the prompt: estimated, and as counted by the engine once it has answered
 // `{http.inference.best_held_tokens}` | Of these, the most that any upstream was believed to hold
@@ -143,6 +143,7 @@ func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w h
 	}
 	choice, reservation := selection.Place(t.tokens, candidates, time.Now())
 	if reservation == nil {
+		t.nowhere(choice)
 		return nil
 	}
 	t.placed(c.router, m, reservation, choice)
@@ -169,20 +170,21 @@ func (c *CacheAware) fallBack(t *ticket, pool reverseproxy.UpstreamPool, m *memb
 			available = append(available, pool[i])
 		}
 	}
-	if len(available) == 0 {
+	choice := selection.Choice{Index: -1, Tokens: t.tokens}
+	if len(available) > 0 {
+		choice.Index = slices.Index(pool, c.fallback.Select(available, r, w))
+	}
+	if choice.Index < 0 {
+		t.nowhere(choice)
 		return nil
 	}
-	chosen := c.fallback.Select(available, r, w)
-	i := slices.Index(pool, chosen)
-	if i < 0 {
-		return nil
-	}
-	reservation := selection.Force(t.tokens, candidates[i], time.Now())
+	reservation := selection.Force(t.tokens, candidates[choice.Index], time.Now())
 	if reservation == nil {
+		t.nowhere(choice)
 		return nil
 	}
-	t.placed(c.router, m, reservation, selection.Choice{Index: i, Tokens: t.tokens})
-	return chosen
+	t.placed(c.router, m, reservation, choice)
+	return pool[choice.Index]
 }
 
 var (

@@ -254,3 +254,15 @@ func TestModelsAndSaltsAreKeptApart(t *testing.T) {
 		require.Equal(t, c.reason, s.lastDecision(n)["reason"], "%d", n)
 	}
 }
+
+func TestThatNoUpstreamCanBeChosenIsTold(t *testing.T) {
+	s := startSite(t, "lb_policy cache_aware\nlb_retries 3", freeAddress(t), freeAddress(t))
+	status, _ := s.post("/v1/chat/completions", chatOf(message("user", strings.Repeat("a", 4000))))
+	require.Equal(t, http.StatusBadGateway, status, "the error of the last attempt")
+	last := s.lastDecision(1)
+	require.Equal(t, "none", last["reason"])
+	require.NotContains(t, last, "upstream")
+	require.Equal(t, 2.0, last["attempts"])
+	require.InDelta(t, 1000, last["prompt_tokens"], 20)
+	requireIdle(t)
+}

@@ -50,7 +50,10 @@ type decision struct {
 
 // choose writes down a choice.
 func (d *decision) choose(t *ticket, choice selection.Choice, why reason, queued int) {
-	d.upstream = t.worker.Address()
+	d.upstream = ""
+	if t.worker != nil {
+		d.upstream = t.worker.Address()
+	}
 	d.model = t.model
 	d.api = t.api.String()
 	d.reason = why
@@ -80,10 +83,12 @@ func (d *decision) logField() zap.Field { return zap.Object("inference", d) }
 // when the request is over.
 func (d *decision) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	enc.AddString("policy", d.policy)
-	if d.upstream == "" {
-		return nil
+	if d.model == nil {
+		return nil // it was never asked to choose
 	}
-	enc.AddString("upstream", d.upstream)
+	if d.upstream != "" {
+		enc.AddString("upstream", d.upstream)
+	}
 	enc.AddString("api", d.api)
 	enc.AddString("model", d.model.Name())
 	enc.AddString("reason", d.reason.String())

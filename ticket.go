@@ -246,6 +246,11 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	rt.queue.Observe(float64(queued))
 }
 
+// nowhere writes down that no upstream can be chosen.
+func (t *ticket) nowhere(choice selection.Choice) {
+	t.decision.choose(t, choice, reason(selection.None), 0)
+}
+
 // reason is why a choice was made, or that there was nothing to make it on.
 func (t *ticket) reason(choice selection.Choice) reason {
 	if t.cause != "" {

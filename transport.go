@@ -152,6 +152,9 @@ func (b *responseBody) saw(p []byte) {
 	if !b.counts {
 		return
 	}
+	if p[0] == ':' && !b.begun {
+		return // a comment that keeps the connection open is no token
+	}
 	if b.stream && !b.begun {
 		b.ticket.firstToken(time.Now())
 	}

@@ -103,3 +103,29 @@ func TestTwoProxiesInOneRequestHaveEachTheirOwnTicket(t *testing.T) {
 	}
 	requireIdle(t)
 }
+
+// TestACommentIsNoToken sends what keeps a connection open before the first token.
+func TestACommentIsNoToken(t *testing.T) {
+	engine := newEngine(t)
+	proceed := make(chan struct{})
+	engine.respondWith(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte(": ping\n\n"))
+		w.(http.Flusher).Flush()
+		<-proceed
+		event(w, "{}")
+		<-proceed
+	})
+	s := startSite(t, "lb_policy cache_aware", engine.address())
+	response, err := s.client.Do(newRequest(t, s.url+"/v1/chat/completions", strings.NewReader(chatOf(message("user", "hello")))))
+	require.NoError(t, err)
+	defer response.Body.Close()
+	_, err = response.Body.Read(make([]byte, 64))
+	require.NoError(t, err)
+	w := theState(t).members()[0]
+	require.Positive(t, w.Load().Queued())
+	require.Zero(t, w.Decoding())
+	proceed <- struct{}{}
+	require.Eventually(t, func() bool { return w.Decoding() == 1 }, patience, tick)
+	close(proceed)
+}

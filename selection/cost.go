@@ -26,16 +26,19 @@ const (
 // A candidate's cost is the time this request is predicted to wait for its first
 // token there: what is left of the prefills queued before it and its own uncached
 // tokens, at the worker's prefill rate, plus a little for every request in
-// flight. Ties go to the fewest requests assigned so far.
+// flight. Ties go to the least work of late, then to the fewest requests
+// assigned so far.
 //
 // One more term keeps a beginning that many prompts share from gathering them
 // all on its first holder while the fleet idles. Going elsewhere costs one more
 // prefill of that beginning, and buys a second holder of it. As with renting or
 // buying, it is bought when the rent paid so far has reached the price: the work
 // a worker was given of late beyond the least busy one's counts as cost, unless
-// what it holds is this conversation's own past, which nobody else can use. As
-// queues fill, they say the same and say it better, so the term fades: it is
-// weighed by the fourth power of the share of workers without a queue.
+// what it holds is this conversation's own past, which nobody else can use. At
+// most it makes the worker look as if it held nothing, so that nobody waits
+// elsewhere for a copy. As queues fill, they say the same and say it better, so
+// the term fades: the work of late is weighed by the fourth power of the share of
+// workers without a queue.
 func Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	choice := Choice{Index: -1, Tokens: tokens}
 	around := survey(tokens, candidates, now)
@@ -173,14 +176,21 @@ func (c *Candidate) weigh(around surroundings) {
 	t.Prefill = float64(t.Uncached) / t.Rate
 	t.Decode = float64(t.Load.InFlight()*decodeTokens) / t.Rate
 	if !c.Private {
-		t.Spread = around.spread * max(t.Recent-around.recent, 0)
+		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), float64(c.Held)/t.Rate)
 	}
 	t.Cost = t.Wait + t.Prefill + t.Decode + t.Spread
 }
 
+// tie is the difference, in seconds, below which two costs are equal: what is left
+// of sums of the same numbers in another order.
+const tie = 1e-9
+
 func better(a, b *Candidate) bool {
-	if a.Terms.Cost != b.Terms.Cost {
-		return a.Terms.Cost < b.Terms.Cost
+	if d := a.Terms.Cost - b.Terms.Cost; math.Abs(d) > tie {
+		return d < 0
+	}
+	if a.Terms.Recent != b.Terms.Recent {
+		return a.Terms.Recent < b.Terms.Recent
 	}
 	return a.Worker.Assigned() < b.Worker.Assigned()
 }

@@ -159,6 +159,33 @@ func TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt(t *testing.T) {
 	require.Equal(t, 4, copies)
 }
 
+// TestNobodyWaitsForACopy has a worker that was added late, which by its work of
+// late should have the next copy: not while others would serve the request sooner.
+func TestNobodyWaitsForACopy(t *testing.T) {
+	list := candidates(3)
+	for _, c := range list[:2] {
+		c.Worker.Place(100_000, epoch).Release()
+	}
+	list[0].Held = 1500
+	late := list[2].Worker
+	choice, r := Place(1900, list, epoch)
+	require.Equal(t, 2, choice.Index)
+	choice = Decide(1900, list, epoch)
+	require.Equal(t, 0, choice.Index, "the first copy is still being made")
+	r.FirstToken(epoch)
+	r.Release()
+	require.Zero(t, late.Load())
+}
+
+func TestTiesGoToTheLeastWorkOfLate(t *testing.T) {
+	list := candidates(2)
+	list[0].Worker.Place(500, epoch).Release()
+	for range 3 {
+		list[1].Worker.Place(100, epoch).Release()
+	}
+	require.Equal(t, 1, Decide(1000, list, epoch).Index)
+}
+
 func TestAConversationStaysWithItsPastWhileItsWorkerIsBusierThanOthers(t *testing.T) {
 	list := candidates(4)
 	list[2].Held, list[2].Private = 800, true
@@ -219,11 +246,12 @@ func TestTheWaitShrinksAsTheOldestPrefillProceeds(t *testing.T) {
 func TestTheSpreadFadesAsQueuesFill(t *testing.T) {
 	list := candidates(4)
 	list[0].Worker.Place(8000, epoch).Release()
+	list[0].Held = 8000
 	for busy, want := range []float64{1, 0.31640625, 0.0625, 0.00390625} {
 		if busy > 0 {
 			require.NotNil(t, list[busy].Worker.Place(100, epoch))
 		}
-		Decide(100, list, epoch)
+		Decide(9000, list, epoch)
 		least := 0.0
 		if busy == 3 {
 			least = 100.0 / defaultRate
@@ -296,7 +324,7 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			}
 			cost := float64(c.Worker.Load().Queued()+tokens-c.Held+decodeTokens*c.Worker.Load().InFlight()) / defaultRate
 			if !c.Private {
-				cost += math.Pow(idle/available, 4) * (c.Worker.Recent(epoch) - least) / defaultRate
+				cost += min(math.Pow(idle/available, 4)*(c.Worker.Recent(epoch)-least), float64(c.Held)) / defaultRate
 			}
 			if best < 0 || cost < bestCost-1e-12 || cost < bestCost+1e-12 && c.Worker.Assigned() < list[best].Worker.Assigned() {
 				best, bestCost = i, cost

@@ -1,9 +1,0 @@
-package inference
-
-import "time"
-
-// What tests wait for comes at once; patience is for machines that are busy.
-const (
-	patience = 10 * time.Second
-	tick     = 2 * time.Millisecond
-)
