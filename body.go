@@ -18,6 +18,9 @@ const (
 	// firstPart is what is read of a body when there is no room to hold it.
 	firstPart = 64 << 10
 
+	// untoldLength is the buffer that a body without a declared length begins with.
+	untoldLength = 8 << 10
+
 	// trustedLength is the declared length up to which a buffer is made at once;
 	// beyond it a client has to send bytes before memory is taken.
 	trustedLength = 256 << 10
@@ -44,10 +47,10 @@ func (b *budget) force(n int64) { b.used.Add(n) }
 func (b *budget) give(n int64) { b.used.Add(-n) }
 
 // body is what a request sent, as far as it was read to route on. It belongs to
-// the goroutine that serves the request.
+// the goroutine that serves the request; only giveBack is called from others.
 type body struct {
 	budget *budget
-	taken  int64 // of the budget; always the capacity of data, until it is let go
+	taken  atomic.Int64 // of the budget: the capacity of data, until it is given back
 
 	data  []byte // nil once it was let go
 	whole bool   // data is all there is, so it can be sent any number of times
@@ -60,16 +63,17 @@ type body struct {
 // readBody reads up to limit bytes of r's body, or as many as the budget has
 // room for, at least the first part.
 func readBody(r *http.Request, limit int64, b *budget) *body {
-	size := min(limit, firstPart)
+	size := min(limit, untoldLength)
 	if n := r.ContentLength; n >= 0 {
-		size = min(size, n)
+		size = min(limit, firstPart, n)
 	}
 	if n := r.ContentLength; n > size && n <= min(limit, trustedLength) && b.take(n) {
 		size = n
 	} else {
 		b.force(size)
 	}
-	in := &body{budget: b, taken: size, data: make([]byte, 0, size)}
+	in := &body{budget: b, data: make([]byte, 0, size)}
+	in.taken.Store(size)
 	in.fill(r, limit)
 	return in
 }
@@ -101,10 +105,15 @@ func (in *body) grow(length, limit int64) bool {
 	if length > have {
 		size = min(size, length)
 	}
-	if size <= have || !in.budget.take(size-have) {
+	switch {
+	case size <= have:
+		return false
+	case size <= firstPart:
+		in.budget.force(size - have)
+	case !in.budget.take(size - have):
 		return false
 	}
-	in.taken = size
+	in.taken.Store(size)
 	data := make([]byte, have, size)
 	copy(data, in.data)
 	in.data = data
@@ -182,12 +191,17 @@ func (in *body) restoreWhole(r *http.Request) *bytes.Reader {
 
 // letGo drops the bytes and gives back what they took of the budget.
 func (in *body) letGo() {
-	if in == nil {
-		return
+	if in != nil {
+		in.data = nil
+		in.giveBack()
 	}
-	in.data = nil
-	in.budget.give(in.taken)
-	in.taken = 0
+}
+
+// giveBack gives back what was taken of the budget, once.
+func (in *body) giveBack() {
+	if in != nil {
+		in.budget.give(in.taken.Swap(0))
+	}
 }
 
 var (

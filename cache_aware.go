@@ -2,6 +2,7 @@ package inference
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -31,6 +32,7 @@ import (
 // `{http.inference.policy}` | The policy that chose
 // `{http.inference.upstream}` | The chosen upstream
 // `{http.inference.model}` | The model, or `other` if no engine has answered for its name yet
+// `{http.inference.api}` | The API the request speaks: `chat`, `completions`, `messages` or `unknown`
 // `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
 // `{http.inference.cause}` | Why a fallback was needed
 // `{http.inference.prompt_tokens}` | Tokens of the prompt: estimated, and as counted by the engine once it has answered
@@ -39,6 +41,7 @@ import (
 // `{http.inference.cached_tokens}` | Of these, what the engine reported to have found in its cache; empty if it did not say
 // `{http.inference.queued_tokens}` | Uncached tokens that were queued on the chosen upstream
 // `{http.inference.attempts}` | How many upstreams were tried
+// `{http.inference.first_token}` | How long the first token of a streamed answer took
 type CacheAware struct {
 	// How much memory the tree of prefixes may use, in bytes. It is one tree for
 	// the process; if policies differ, the largest value holds. Default: 256 MiB.
@@ -64,10 +67,11 @@ const (
 	defaultMaxTreeSize      = 256 << 20
 	defaultEvictionInterval = 120 * time.Second
 
-	// minTreeSize and minBody keep a slip of the pen, such as a size without its
-	// unit, from making a router that remembers nothing.
-	minTreeSize = 64 << 10
-	minBody     = 1 << 10
+	// The least values keep a slip of the pen, such as a size without its unit,
+	// from making a router that remembers nothing or is busy with itself.
+	minTreeSize         = 64 << 10
+	minBody             = 1 << 10
+	minEvictionInterval = time.Second
 )
 
 // CaddyModule returns the Caddy module information.
@@ -98,6 +102,9 @@ func (c *CacheAware) Provision(ctx caddy.Context) error {
 		if err != nil {
 			return fmt.Errorf("cache_aware: loading fallback policy: %w", err)
 		}
+		if _, ours := module.(*CacheAware); ours {
+			return errors.New("cache_aware: fallback cache_aware: must be a policy that does not route on prompts, such as least_conn")
+		}
 		c.fallback = module.(reverseproxy.Selector)
 	}
 	app.askForTree(c.MaxTreeSize, time.Duration(c.EvictionInterval))
@@ -113,8 +120,8 @@ func (c *CacheAware) Validate() error {
 	if c.MaxTreeSize < minTreeSize {
 		return fmt.Errorf("cache_aware: max_tree_size of %d bytes: must be at least %d", c.MaxTreeSize, minTreeSize)
 	}
-	if c.EvictionInterval < 0 {
-		return fmt.Errorf("cache_aware: eviction_interval %s: must not be negative", time.Duration(c.EvictionInterval))
+	if c.EvictionInterval < caddy.Duration(minEvictionInterval) {
+		return fmt.Errorf("cache_aware: eviction_interval %s: must be at least %s", time.Duration(c.EvictionInterval), minEvictionInterval)
 	}
 	if c.MaxBody < minBody {
 		return fmt.Errorf("cache_aware: max_body of %d bytes: must be at least %d", c.MaxBody, minBody)

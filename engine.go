@@ -199,11 +199,12 @@ func askEngine(ctx context.Context, w *worker) (engineFacts, error) {
 
 const (
 	cacheConfigMetric  = "vllm:cache_config_info"
+	poolMetric         = "sglang:max_total_num_tokens"
 	processStartMetric = "process_start_time_seconds"
 )
 
-// readEngineMetrics finds vLLM's cache_config_info and the process start time on
-// a metrics page. With data parallelism there is one cache a rank; the address
+// readEngineMetrics finds vLLM's cache_config_info, SGLang's max_total_num_tokens
+// and the process start time on a metrics page. With data parallelism there is one cache a rank; the address
 // holds them all.
 func readEngineMetrics(page io.Reader) (engineFacts, error) {
 	lines, err := factLines(page)
@@ -219,6 +220,7 @@ func readEngineMetrics(page io.Reader) (engineFacts, error) {
 	for _, m := range families[cacheConfigMetric].GetMetric() {
 		facts.capacity += cacheTokens(m.GetLabel())
 	}
+	facts.capacity += poolTokens(families[poolMetric].GetMetric())
 	for _, m := range families[processStartMetric].GetMetric() {
 		started := max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())
 		if started > 0 && !math.IsInf(started, 1) { // nor NaN
@@ -254,7 +256,12 @@ func factLines(page io.Reader) (*bytes.Buffer, error) {
 // hasFact reports whether a line is about a metric of ours, its type included.
 func hasFact(line []byte) bool {
 	line = bytes.TrimPrefix(line, []byte("# TYPE "))
-	return bytes.HasPrefix(line, []byte(cacheConfigMetric)) || bytes.HasPrefix(line, []byte(processStartMetric))
+	for _, metric := range []string{cacheConfigMetric, poolMetric, processStartMetric} {
+		if bytes.HasPrefix(line, []byte(metric)) {
+			return true
+		}
+	}
+	return false
 }
 
 // cacheTokens reads a cache's size off the labels that describe it.
@@ -281,4 +288,30 @@ func cacheTokens(labels []*dto.LabelPair) int {
 		return 0
 	}
 	return blocks * blockSize
+}
+
+// poolTokens reads SGLang's size of a cache: one for each data parallel rank, told
+// by every process that shares it.
+func poolTokens(metrics []*dto.Metric) (tokens int) {
+	ranks := make(map[string]int)
+	for _, m := range metrics {
+		n := max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())
+		if n > 0 && n <= maxCacheTokens { // nor NaN
+			rank := labelValue(m.GetLabel(), "dp_rank")
+			ranks[rank] = max(ranks[rank], int(n))
+		}
+	}
+	for _, n := range ranks {
+		tokens += n
+	}
+	return tokens
+}
+
+func labelValue(labels []*dto.LabelPair, name string) string {
+	for _, l := range labels {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
 }

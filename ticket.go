@@ -55,7 +55,6 @@ type ticket struct {
 	usage    usageScanner
 
 	reservation atomic.Pointer[fleet.Reservation]
-	taken       atomic.Int64 // bytes of the budget
 	ended       atomic.Bool
 }
 
@@ -117,7 +116,6 @@ func (t *ticket) read(r *http.Request, maxBody int64) (cause string) {
 	}
 	if t.body == nil {
 		t.body = readBody(r, maxBody, &t.state.buffered)
-		t.taken.Store(t.body.taken)
 	}
 	return t.parse(r.URL.Path)
 }
@@ -270,14 +268,7 @@ func (t *ticket) begun() {
 		t.scratch = nil
 		t.key = radix.Key{}
 	}
-	t.letGo()
-}
-
-func (t *ticket) letGo() {
-	if t.body != nil {
-		t.body.data = nil
-	}
-	t.state.buffered.give(t.taken.Swap(0))
+	t.body.letGo()
 }
 
 // end ends the request, whichever way it ended. It is the last word, said by the
@@ -288,7 +279,7 @@ func (t *ticket) end() {
 	if r := t.reservation.Load(); r != nil {
 		r.Release()
 	}
-	t.state.buffered.give(t.taken.Swap(0))
+	t.body.giveBack()
 }
 
 // firstToken says that the first piece of a streamed answer has come.

@@ -44,8 +44,8 @@ func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *wor
 		w.prefix.Store(&handle)
 		s.workers[member] = w
 	}
-	w.transport.Store(transport)
-	if !known {
+	before := w.transport.Swap(transport)
+	if !known || before == nil {
 		s.ask(w)
 	}
 	return w

@@ -1,0 +1,232 @@
+package inference
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/stretchr/testify/require"
+)
+
+// goldenLine parts a Caddyfile from what it becomes: JSON, or a part of an error.
+const goldenLine = "\n----------\n"
+
+func TestCaddyfilesBecomeTheirJSON(t *testing.T) {
+	files, err := filepath.Glob("testdata/caddyfile/*.caddyfiletest")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".caddyfiletest"), func(t *testing.T) {
+			golden, err := os.ReadFile(file)
+			require.NoError(t, err)
+			input, expected, found := strings.Cut(string(golden), goldenLine)
+			require.True(t, found, "no line of ----------")
+			expected = strings.TrimSpace(expected)
+
+			config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(input+"\n"), nil)
+			if !strings.HasPrefix(expected, "{") {
+				require.ErrorContains(t, err, expected)
+				return
+			}
+			require.NoError(t, err)
+			require.Empty(t, warnings, "Caddyfile is not formatted")
+			require.JSONEq(t, expected, string(config), indented(config))
+			requireProvisions(t, config)
+		})
+	}
+}
+
+// indented is how a golden is written.
+func indented(config []byte) string {
+	var b bytes.Buffer
+	_ = json.Indent(&b, config, "", "\t")
+	return b.String()
+}
+
+// requireProvisions checks that Caddy takes the whole config: it reads modules
+// strictly, provisions and validates them.
+func requireProvisions(t *testing.T, config []byte) {
+	t.Helper()
+	var c caddy.Config
+	require.NoError(t, caddy.StrictUnmarshalJSON(config, &c))
+	c.Admin = &caddy.AdminConfig{Disabled: true}
+	c.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{
+		WriterRaw: json.RawMessage(`{"output":"discard"}`),
+	}}}}
+	require.NoError(t, caddy.Validate(&c))
+}
+
+func parsePolicy(block string) (*CacheAware, error) {
+	c := new(CacheAware)
+	return c, c.UnmarshalCaddyfile(caddyfile.NewTestDispenser("cache_aware " + block))
+}
+
+func parseInference(block string) (*App, error) {
+	a := new(App)
+	return a, a.UnmarshalCaddyfile(caddyfile.NewTestDispenser("inference " + block))
+}
+
+func TestEveryOptionIsParsed(t *testing.T) {
+	for text, expected := range map[string]*CacheAware{
+		"":                                    {},
+		"{\n}":                                {},
+		"{\nmax_tree_size 256MiB\n}":          {MaxTreeSize: 256 << 20},
+		"{\nmax_tree_size 1GB\n}":             {MaxTreeSize: 1e9},
+		"{\nmax_tree_size 1048576\n}":         {MaxTreeSize: 1 << 20},
+		"{\nmax_body 1.5KiB\n}":               {MaxBody: 1536},
+		"{\neviction_interval 2m\n}":          {EvictionInterval: caddy.Duration(2 * time.Minute)},
+		"{\neviction_interval 1d\n}":          {EvictionInterval: caddy.Duration(24 * time.Hour)},
+		"{\nfallback random\n}":               {FallbackRaw: json.RawMessage(`{"policy":"random"}`)},
+		"{\nfallback random_choose 3\n}":      {FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)},
+		"{\nmax_body 2KiB\nfallback first\n}": {MaxBody: 2048, FallbackRaw: json.RawMessage(`{"policy":"first"}`)},
+	} {
+		c, err := parsePolicy(text)
+		require.NoError(t, err, text)
+		require.Equal(t, expected, c, text)
+	}
+	for text, expected := range map[string]*App{
+		"":                        {},
+		"{\nmax_buffered 1GiB\n}": {MaxBuffered: 1 << 30},
+	} {
+		a, err := parseInference(text)
+		require.NoError(t, err, text)
+		require.Equal(t, expected, a, text)
+	}
+}
+
+func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
+	const size, duration, policy = "such as 256MiB", "such as 2m", "such as least_conn"
+	for text, said := range map[string][]string{
+		"256MiB":                                           {"'256MiB'", "block"},
+		"256MiB {\n}":                                      {"'256MiB'", "block"},
+		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, max_body and fallback"},
+		"{\nmax_body 1MiB {\nx\n}\n}":                      {"'{'"},
+		"{\nmax_tree_size\n}":                              {"max_tree_size", size},
+		"{\nmax_tree_size 1MiB 2MiB\n}":                    {"max_tree_size", size},
+		"{\nmax_tree_size big\n}":                          {"max_tree_size 'big'", size},
+		"{\nmax_tree_size 0\n}":                            {"max_tree_size '0'", size},
+		"{\nmax_tree_size -1\n}":                           {"max_tree_size '-1'", size},
+		"{\nmax_tree_size 16EiB\n}":                        {"max_tree_size '16EiB'", size},
+		"{\nmax_tree_size 8EiB\n}":                         {"max_tree_size '8EiB'", size},
+		"{\nmax_tree_size 1MiB\nmax_tree_size 1MiB\n}":     {"max_tree_size is there twice", "keep one"},
+		"{\nmax_body\n}":                                   {"max_body", size},
+		"{\nmax_body 1s\n}":                                {"max_body '1s'", size},
+		"{\nmax_body 1KiB\nmax_body 2KiB\n}":               {"max_body is there twice", "keep one"},
+		"{\neviction_interval\n}":                          {"eviction_interval", duration},
+		"{\neviction_interval 1m 2m\n}":                    {"eviction_interval", duration},
+		"{\neviction_interval 2\n}":                        {"eviction_interval '2'", duration},
+		"{\neviction_interval 0s\n}":                       {"eviction_interval '0s'", duration},
+		"{\neviction_interval -1s\n}":                      {"eviction_interval '-1s'", duration},
+		"{\neviction_interval 1m\neviction_interval 1m\n}": {"eviction_interval is there twice", "keep one"},
+		"{\nfallback\n}":                                   {"fallback", policy},
+		"{\nfallback nothing\n}":                           {"fallback 'nothing'", "not registered", policy},
+		"{\nfallback random_choose many\n}":                {"fallback 'random_choose'", "many", policy},
+		"{\nfallback random 3\n}":                          {"fallback 'random'", policy},
+		"{\nfallback random\nfallback random\n}":           {"fallback is there twice", "keep one"},
+	} {
+		_, err := parsePolicy(text)
+		requireSays(t, err, text, append(said, "cache_aware: "))
+	}
+	for text, said := range map[string][]string{
+		"on":                       {"'on'", "block"},
+		"{\nmax_tree_size 1MiB\n}": {"'max_tree_size'", "max_buffered"},
+		"{\nmax_buffered\n}":       {"max_buffered", size},
+		"{\nmax_buffered all\n}":   {"max_buffered 'all'", size},
+		"{\nmax_buffered 1GiB\nmax_buffered 1GiB\n}": {"max_buffered is there twice", "keep one"},
+	} {
+		_, err := parseInference(text)
+		requireSays(t, err, text, append(said, "inference: "))
+	}
+}
+
+func requireSays(t *testing.T, err error, text string, said []string) {
+	t.Helper()
+	require.Error(t, err, text)
+	for _, part := range said {
+		require.ErrorContains(t, err, part, text)
+	}
+	require.Contains(t, err.Error(), "Testfile:", "where it is")
+}
+
+func TestAConfigSurvivesJSON(t *testing.T) {
+	policy, err := parsePolicy("{\nmax_tree_size 256MiB\nmax_body 1MiB\neviction_interval 1m\nfallback random_choose 3\n}")
+	require.NoError(t, err)
+	text, err := json.Marshal(policy)
+	require.NoError(t, err)
+	again := new(CacheAware)
+	require.NoError(t, caddy.StrictUnmarshalJSON(text, again))
+	require.Equal(t, policy, again)
+
+	app, err := parseInference("{\nmax_buffered 1GiB\n}")
+	require.NoError(t, err)
+	text, err = json.Marshal(app)
+	require.NoError(t, err)
+	appAgain := new(App)
+	require.NoError(t, caddy.StrictUnmarshalJSON(text, appAgain))
+	require.Equal(t, app, appAgain)
+}
+
+func TestAnUnknownFieldIsRejected(t *testing.T) {
+	require.Error(t, caddy.StrictUnmarshalJSON([]byte(`{"max_tree":1}`), new(CacheAware)))
+	require.Error(t, caddy.StrictUnmarshalJSON([]byte(`{"max_body":1}`), new(App)))
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), MaxBody: defaultMaxBody}
+	require.NoError(t, policy.Validate())
+	require.NoError(t, (&App{MaxBuffered: defaultMaxBuffered}).Validate())
+}
+
+func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
+	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), MaxBody: minBody}
+	require.NoError(t, valid.Validate())
+	for said, change := range map[string]func(c *CacheAware){
+		fmt.Sprintf("max_tree_size of %d bytes: must be at least %d", minTreeSize-1, minTreeSize): func(c *CacheAware) { c.MaxTreeSize = minTreeSize - 1 },
+		"max_tree_size of -1 bytes":   func(c *CacheAware) { c.MaxTreeSize = -1 },
+		"eviction_interval -1s: must": func(c *CacheAware) { c.EvictionInterval = caddy.Duration(-time.Second) },
+		fmt.Sprintf("max_body of %d bytes: must be at least %d", minBody-1, minBody): func(c *CacheAware) { c.MaxBody = minBody - 1 },
+		"max_body of -1 bytes": func(c *CacheAware) { c.MaxBody = -1 },
+	} {
+		c := valid
+		change(&c)
+		require.ErrorContains(t, c.Validate(), "cache_aware: "+said)
+	}
+	require.NoError(t, (&App{MaxBuffered: firstPart}).Validate())
+	for _, n := range []int64{firstPart - 1, 1, -1} {
+		require.ErrorContains(t, (&App{MaxBuffered: n}).Validate(),
+			fmt.Sprintf("inference: max_buffered of %d bytes: must be at least %d", n, firstPart))
+	}
+}
+
+// FuzzCaddyfile parses any block: what is taken for valid comes out of JSON as it
+// went in.
+func FuzzCaddyfile(f *testing.F) {
+	f.Add("{\nmax_tree_size 256MiB\neviction_interval 2m\nmax_body 1MiB\nfallback header X {\nfallback random_choose 2\n}\n}")
+	f.Add("{\nmax_body 1e18KiB\n}")
+	f.Fuzz(func(t *testing.T, block string) {
+		c, err := parsePolicy(block)
+		if err != nil {
+			return
+		}
+		require.GreaterOrEqual(t, c.MaxTreeSize, int64(0))
+		require.GreaterOrEqual(t, c.MaxBody, int64(0))
+		require.GreaterOrEqual(t, c.EvictionInterval, caddy.Duration(0))
+		text, err := json.Marshal(c)
+		require.NoError(t, err)
+		again := new(CacheAware)
+		require.NoError(t, caddy.StrictUnmarshalJSON(text, again))
+		require.Equal(t, c.MaxTreeSize, again.MaxTreeSize)
+		require.Equal(t, string(c.FallbackRaw), string(again.FallbackRaw))
+	})
+}
+
+var _ reverseproxy.Selector = (*CacheAware)(nil)

@@ -1,0 +1,528 @@
+package inference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/stretchr/testify/require"
+
+	"github.com/caddy-inference/caddy-inference/radix"
+)
+
+// metricsPage is what a metrics page of vLLM 0.32 looks like, for each rank and
+// with what the Python client adds.
+const metricsPage = `# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation="0"} 12345.0
+# HELP process_virtual_memory_bytes Virtual memory size in bytes.
+# TYPE process_virtual_memory_bytes gauge
+process_virtual_memory_bytes 1.6345591808e+010
+# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1.79598976312e+09
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 0.0
+# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+%s# HELP vllm:time_to_first_token_seconds Histogram of time to first token in seconds.
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="tiny"} 0.0
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="tiny"} 3.0
+vllm:time_to_first_token_seconds_count{engine="0",model_name="tiny"} 3.0
+vllm:time_to_first_token_seconds_sum{engine="0",model_name="tiny"} 0.25
+`
+
+// cacheConfig is the line of one rank.
+func cacheConfig(rank int, blockSize, blocks, tokens string) string {
+	return fmt.Sprintf(`vllm:cache_config_info{block_size="%s",cache_dtype="auto",calculate_kv_scales="False",cpu_kvcache_space_bytes="None",`+
+		`enable_prefix_caching="True",engine="%d",gpu_memory_utilization="0.9",hash_block_size="None",is_attention_free="False",`+
+		`kv_cache_memory_bytes="None",%snum_cpu_blocks="None",num_gpu_blocks="%s",num_gpu_blocks_override="None",`+
+		`prefix_caching_hash_algo="sha256",sliding_window="None"} 1.0`+"\n", blockSize, rank, tokens, blocks)
+}
+
+func TestTheMetricsPageTellsTheCacheAndTheStart(t *testing.T) {
+	const started = 1.79598976312e+09
+	page := func(lines ...string) string { return fmt.Sprintf(metricsPage, strings.Join(lines, "")) }
+	tests := map[string]struct {
+		page     string
+		expected engineFacts
+	}{
+		"tokens":            {page(cacheConfig(0, "16", "1000", `kv_cache_size_tokens="15984",`)), engineFacts{15984, started}},
+		"blocks":            {page(cacheConfig(0, "16", "1000", "")), engineFacts{16000, started}},
+		"tokens unknown":    {page(cacheConfig(0, "16", "1000", `kv_cache_size_tokens="None",`)), engineFacts{16000, started}},
+		"blocks unknown":    {page(cacheConfig(0, "16", "None", "")), engineFacts{0, started}},
+		"all unknown":       {page(cacheConfig(0, "None", "None", `kv_cache_size_tokens="None",`)), engineFacts{0, started}},
+		"no block size":     {page(cacheConfig(0, "", "1000", "")), engineFacts{0, started}},
+		"ranks":             {page(cacheConfig(0, "16", "1000", ""), cacheConfig(1, "16", "1000", ""), cacheConfig(2, "16", "None", "")), engineFacts{32000, started}},
+		"ranks with tokens": {page(cacheConfig(0, "16", "9", `kv_cache_size_tokens="100",`), cacheConfig(1, "16", "9", `kv_cache_size_tokens="50",`)), engineFacts{150, started}},
+		"negative":          {page(cacheConfig(0, "-16", "-1000", `kv_cache_size_tokens="-5",`)), engineFacts{0, started}},
+		"beyond belief":     {page(cacheConfig(0, "1099511627776", "1099511627776", `kv_cache_size_tokens="9223372036854775807",`)), engineFacts{0, started}},
+		"no cache":          {page(), engineFacts{0, started}},
+		"no types":          {"process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 5}},
+		"two processes":     {"process_start_time_seconds{pid=\"1\"} 5\nprocess_start_time_seconds{pid=\"2\"} 7\n", engineFacts{0, 7}},
+		"no start":          {cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+		"no time":           {"process_start_time_seconds NaN\n", engineFacts{}},
+		"endless time":      {"process_start_time_seconds +Inf\n", engineFacts{}},
+		"negative time":     {"process_start_time_seconds -1\n", engineFacts{}},
+		"cut at the end":    {page(cacheConfig(0, "16", "2", "")) + "process_start_time_seconds 9.9e+", engineFacts{32, started}},
+		"lines end in CRLF": {"other 1\r\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+		"another engine":    {"sglang:num_running_reqs{model_name=\"m\"} 3\nprocess_start_time_seconds 5\n", engineFacts{0, 5}},
+		"SGLang":            {"# TYPE sglang:max_total_num_tokens gauge\nsglang:max_total_num_tokens{model_name=\"m\",tp_rank=\"0\"} 471258.0\n", engineFacts{471258, 0}},
+		"SGLang's ranks": {"sglang:max_total_num_tokens{dp_rank=\"0\",tp_rank=\"0\"} 100\nsglang:max_total_num_tokens{dp_rank=\"0\",tp_rank=\"1\"} 100\n" +
+			"sglang:max_total_num_tokens{dp_rank=\"1\",tp_rank=\"0\"} 90\n", engineFacts{190, 0}},
+		"SGLang, no number": {"sglang:max_total_num_tokens NaN\n", engineFacts{}},
+		"names that begin alike": {"vllm:cache_config_info_total{block_size=\"16\",num_gpu_blocks=\"5\"} 1\n" +
+			"process_start_time_seconds_total 5\n", engineFacts{}},
+		"junk around it":              {"<html>\x00\xff }{ \n{{{\n" + cacheConfig(0, "16", "2", "") + "also # not 1 2 3 a page\n", engineFacts{32, 0}},
+		"junk":                        {"<!doctype html><title>hello</title>", engineFacts{}},
+		"nothing":                     {"", engineFacts{}},
+		"a long line before":          {strings.Repeat("x", 3*maxMetricsLine) + " process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+		"a long line with ours in it": {strings.Repeat("x", maxMetricsLine) + "process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+		"a long line of ours":         {"process_start_time_seconds" + strings.Repeat(" ", maxMetricsLine) + "5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, reader := range readers {
+				facts, err := readEngineMetrics(reader(strings.NewReader(test.page)))
+				require.NoError(t, err)
+				require.Equal(t, test.expected, facts)
+			}
+		})
+	}
+}
+
+func TestAMalformedFactIsNoAnswerToAskForAgain(t *testing.T) {
+	for _, page := range []string{
+		"process_start_time_seconds\n", "process_start_time_seconds five\n", "process_start_time_seconds{ 5\n",
+		"vllm:cache_config_info{block_size=16} 1\n", "vllm:cache_config_info{block_size=\"16\" 1\n",
+	} {
+		facts, err := readEngineMetrics(strings.NewReader(page))
+		require.ErrorIs(t, err, errNoMetrics, page)
+		require.Zero(t, facts)
+	}
+}
+
+func TestAPageThatBreaksOffIsAskedForAgain(t *testing.T) {
+	page := fmt.Sprintf(metricsPage, cacheConfig(0, "16", "2", ""))
+	for _, place := range []int{0, 1, len(page) / 2, len(page)} {
+		_, err := readEngineMetrics(io.MultiReader(strings.NewReader(page[:place]), iotest.ErrReader(io.ErrUnexpectedEOF)))
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		require.NotErrorIs(t, err, errNoMetrics)
+	}
+}
+
+func TestAHugePageIsReadToItsLimit(t *testing.T) {
+	const line = "vllm:requests_by_reason_total{engine=\"0\",model_name=\"tiny\",reason=\"none\"} 1.0\n"
+	page := cacheConfig(0, "16", "1000", "") + strings.Repeat(line, maxEngineMetrics/len(line)) + "process_start_time_seconds 5\n"
+	require.Greater(t, len(page), maxEngineMetrics)
+	e := newFakeEngine(func(int) (int, string) { return http.StatusOK, page })
+	facts, err := askEngine(t.Context(), e.worker(newState()))
+	require.NoError(t, err)
+	require.Equal(t, engineFacts{capacity: 16000}, facts)
+}
+
+func FuzzEngineMetrics(f *testing.F) {
+	f.Add(fmt.Sprintf(metricsPage, cacheConfig(0, "16", "1000", `kv_cache_size_tokens="15984",`)))
+	f.Add("process_start_time_seconds NaN\n# TYPE vllm:cache_config_info histogram\nvllm:cache_config_info{le=\"1\"} 1\n")
+	f.Fuzz(func(t *testing.T, page string) {
+		facts, err := readEngineMetrics(strings.NewReader(page))
+		if err != nil {
+			require.ErrorIs(t, err, errNoMetrics)
+			require.Zero(t, facts)
+			return
+		}
+		require.GreaterOrEqual(t, facts.capacity, 0)
+		require.GreaterOrEqual(t, facts.started, 0.0)
+	})
+}
+
+// fakeEngine is an engine's metrics page without a network.
+type fakeEngine struct {
+	began  time.Time
+	answer func(n int) (status int, page string) // to the nth question; status 0: no answer
+
+	mu    sync.Mutex
+	asked []time.Duration
+	agent string
+}
+
+func newFakeEngine(answer func(n int) (status int, page string)) *fakeEngine {
+	return &fakeEngine{began: time.Now(), answer: answer}
+}
+
+func (e *fakeEngine) RoundTrip(r *http.Request) (*http.Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked = append(e.asked, time.Since(e.began))
+	e.agent = r.Header.Get("User-Agent")
+	if r.URL.String() != "http://10.0.0.1:8000/metrics" || r.Method != http.MethodGet {
+		return nil, fmt.Errorf("asked for %s", r.URL)
+	}
+	status, page := e.answer(len(e.asked))
+	if status == 0 {
+		return nil, errors.New("connection refused")
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(page)), Request: r}, nil
+}
+
+func (e *fakeEngine) transport() *reverseproxy.HTTPTransport {
+	transport := new(http.Transport)
+	transport.RegisterProtocol("http", e)
+	return &reverseproxy.HTTPTransport{Transport: transport}
+}
+
+// worker joins the engine to the fleet.
+func (e *fakeEngine) worker(s *state) *worker { return s.join("10.0.0.1:8000", e.transport()) }
+
+// times returns when the engine was asked, in seconds.
+func (e *fakeEngine) times() []float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := []float64{}
+	for _, at := range e.asked {
+		list = append(list, at.Seconds())
+	}
+	return list
+}
+
+// inBubble runs a state and its worker, and time as it is told to pass.
+func inBubble(t *testing.T, answer func(n int) (int, string), test func(t *testing.T, s *state, w *worker, e *fakeEngine)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newState()
+		e := newFakeEngine(answer)
+		s.start()
+		w := e.worker(s)
+		synctest.Wait()
+		test(t, s, w, e)
+		s.stop()
+	})
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// started is a page of an engine that started then and has room for 1000 blocks.
+func started(seconds int) string {
+	return fmt.Sprintf("process_start_time_seconds %d\n", seconds) + cacheConfig(0, "16", "1000", "")
+}
+
+// fillWorker lets w be believed to hold something and known to be fast.
+func fillWorker(t *testing.T, s *state, w *worker) {
+	t.Helper()
+	chunker := radix.NewChunker(s.seed)
+	_, _ = chunker.WriteString(letters(rand.New(rand.NewPCG(1, 2)), 4096))
+	s.tree.Insert(*w.prefix.Load(), chunker.Key(0))
+	charged := time.Now()
+	r := w.Place(5000, charged)
+	r.FirstToken(charged.Add(time.Second))
+	r.Learn(5000)
+	r.Release()
+	requireKnown(t, s, w)
+}
+
+func requireKnown(t *testing.T, s *state, w *worker) {
+	t.Helper()
+	require.Equal(t, int64(4096), s.tree.Held(*w.prefix.Load()))
+	require.Positive(t, w.PrefillRate())
+}
+
+func requireForgotten(t *testing.T, s *state, w *worker) {
+	t.Helper()
+	require.Zero(t, s.tree.Held(*w.prefix.Load()))
+	require.Zero(t, w.PrefillRate())
+}
+
+func TestAnEngineIsAskedOnce(t *testing.T) {
+	inBubble(t, func(int) (int, string) { return http.StatusOK, started(5) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		pass(time.Hour)
+		require.Equal(t, []float64{0}, e.times())
+		require.Equal(t, "caddy-inference", e.agent)
+		require.Equal(t, 16000, w.Capacity())
+		require.Same(t, w, s.join("10.0.0.1:8000", e.transport()), "another config")
+		pass(time.Hour)
+		require.Len(t, e.times(), 1)
+	})
+}
+
+func TestAnEngineThatDoesNotAnswerIsAskedLessAndLess(t *testing.T) {
+	inBubble(t, func(n int) (int, string) {
+		switch {
+		case n == 3:
+			return http.StatusServiceUnavailable, "loading the model"
+		case n < 9:
+			return 0, ""
+		}
+		return http.StatusOK, started(5)
+	}, func(t *testing.T, _ *state, w *worker, e *fakeEngine) {
+		pass(time.Hour)
+		require.Equal(t, []float64{0, 1, 3, 7, 15, 31, 61, 91, 121}, e.times())
+		require.Equal(t, 16000, w.Capacity())
+	})
+}
+
+func TestAnEngineWithoutAMetricsPageIsNotAskedAgain(t *testing.T) {
+	for _, status := range []int{http.StatusNotFound, http.StatusUnauthorized, http.StatusMovedPermanently, http.StatusNoContent} {
+		inBubble(t, func(int) (int, string) { return status, "" }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+			fillWorker(t, s, w)
+			pass(time.Hour)
+			require.Equal(t, []float64{0}, e.times())
+			require.Zero(t, w.Capacity())
+			requireKnown(t, s, w)
+
+			s.check(w)
+			synctest.Wait()
+			require.Len(t, e.times(), 2)
+			requireKnown(t, s, w)
+		})
+	}
+}
+
+func TestAJunkPageIsNotAskedForAgain(t *testing.T) {
+	for _, page := range []string{"", "<html>", "process_start_time_seconds five\n"} {
+		inBubble(t, func(int) (int, string) { return http.StatusOK, page }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+			fillWorker(t, s, w)
+			pass(time.Hour)
+			require.Equal(t, []float64{0}, e.times())
+			requireKnown(t, s, w)
+		})
+	}
+}
+
+func TestASuspectEngineThatWasRestartedIsForgotten(t *testing.T) {
+	inBubble(t, func(n int) (int, string) { return http.StatusOK, started(n) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		s.suspect(w)
+		synctest.Wait()
+		require.Equal(t, []float64{0, 60}, e.times())
+		requireForgotten(t, s, w)
+		require.Equal(t, 16000, w.Capacity())
+	})
+}
+
+func TestASuspectEngineThatWasNotRestartedIsNotForgotten(t *testing.T) {
+	inBubble(t, func(int) (int, string) { return http.StatusOK, started(5) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		s.suspect(w)
+		pass(time.Minute)
+		s.suspect(w)
+		pass(time.Minute)
+		require.Equal(t, []float64{0, 60, 120}, e.times())
+		requireKnown(t, s, w)
+	})
+}
+
+func TestACheckedEngineIsForgottenOnlyIfItWasRestarted(t *testing.T) {
+	inBubble(t, func(n int) (int, string) { return http.StatusOK, started(1 + n/3) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		s.check(w)
+		synctest.Wait()
+		require.Len(t, e.times(), 2)
+		requireKnown(t, s, w)
+		pass(time.Minute)
+		s.check(w)
+		synctest.Wait()
+		require.Len(t, e.times(), 3)
+		requireForgotten(t, s, w)
+	})
+}
+
+func TestASuspectEngineThatDoesNotTellItsStartIsForgotten(t *testing.T) {
+	for status, page := range map[int]string{http.StatusOK: cacheConfig(0, "16", "1000", ""), http.StatusNotFound: ""} {
+		inBubble(t, func(int) (int, string) { return status, page }, func(t *testing.T, s *state, w *worker, _ *fakeEngine) {
+			fillWorker(t, s, w)
+			pass(time.Minute)
+			s.suspect(w)
+			synctest.Wait()
+			requireForgotten(t, s, w)
+		})
+	}
+}
+
+func TestSuspicionOutlastsAnEngineThatIsDown(t *testing.T) {
+	inBubble(t, func(n int) (int, string) {
+		if n > 1 && n < 5 {
+			return 0, ""
+		}
+		return http.StatusOK, cacheConfig(0, "16", "1000", "")
+	}, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		s.suspect(w)
+		pass(6 * time.Second)
+		requireKnown(t, s, w)
+		pass(time.Second)
+		require.Equal(t, []float64{0, 60, 61, 63, 67}, e.times())
+		requireForgotten(t, s, w)
+	})
+}
+
+func TestAFailingEngineIsAskedOnceASecond(t *testing.T) {
+	inBubble(t, func(int) (int, string) { return http.StatusOK, started(5) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		for range 500 {
+			s.suspect(w)
+			s.check(w)
+			pass(10 * time.Millisecond)
+		}
+		pass(time.Minute)
+		require.Equal(t, []float64{0, 1, 2, 3, 4, 5}, e.times())
+		require.False(t, w.engine.asking.Load())
+	})
+}
+
+func TestAFailureWhileTheAnswerIsOnItsWayIsAskedAbout(t *testing.T) {
+	var s *state
+	var w *worker
+	inBubble(t, func(n int) (int, string) {
+		if n == 2 { // it answers, then it is restarted, then a request fails
+			w.engine.suspect.Store(true)
+			w.engine.wanted.Store(true)
+			return http.StatusOK, started(1)
+		}
+		return http.StatusOK, started(n)
+	}, func(t *testing.T, bubble *state, member *worker, e *fakeEngine) {
+		s, w = bubble, member
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		s.check(w)
+		synctest.Wait()
+		requireKnown(t, s, w)
+		pass(time.Second)
+		require.Equal(t, []float64{0, 60, 61}, e.times())
+		requireForgotten(t, s, w)
+	})
+}
+
+func TestAskingEndsWithTheWorker(t *testing.T) {
+	inBubble(t, func(int) (int, string) { return 0, "" }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		pass(2 * time.Second)
+		require.Equal(t, []float64{0, 1}, e.times())
+		s.leave(w)
+		synctest.Wait()
+		require.False(t, w.engine.asking.Load())
+		s.suspect(w)
+		s.check(w)
+		pass(time.Hour)
+		require.Len(t, e.times(), 2)
+	})
+}
+
+func TestAskingEndsWithTheAppAndGoesOnWithTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newState()
+		e := newFakeEngine(func(n int) (int, string) {
+			if n < 4 {
+				return 0, ""
+			}
+			return http.StatusOK, cacheConfig(0, "16", "1000", "")
+		})
+		w := e.worker(s)
+		pass(time.Hour)
+		require.Empty(t, e.times(), "no app runs")
+		fillWorker(t, s, w)
+		e.began = time.Now()
+		s.start()
+		s.start() // the next config, before the old one stops
+		s.stop()
+		pass(2 * time.Second)
+		s.suspect(w)
+		pass(2 * time.Second)
+		require.Equal(t, []float64{0, 1, 3}, e.times())
+		s.stop() // waits for whoever asks
+		require.False(t, w.engine.asking.Load())
+		pass(time.Hour)
+		require.Len(t, e.times(), 3)
+		s.suspect(w)
+		pass(time.Hour)
+		require.Len(t, e.times(), 3)
+		requireKnown(t, s, w)
+
+		s.start()
+		synctest.Wait()
+		require.Len(t, e.times(), 4)
+		requireForgotten(t, s, w)
+		s.stop()
+	})
+}
+
+func TestAWorkerThatIsNoLongerReachedByHTTPIsNotAsked(t *testing.T) {
+	inBubble(t, func(int) (int, string) { return 0, "" }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		fillWorker(t, s, w)
+		s.suspect(w)
+		s.join("10.0.0.1:8000", nil)
+		pass(time.Hour)
+		require.Equal(t, []float64{0}, e.times())
+		require.False(t, w.engine.asking.Load())
+		require.True(t, w.engine.suspect.Load(), "the failure is forgotten")
+		requireKnown(t, s, w)
+
+		_, err := askEngine(t.Context(), w)
+		require.ErrorIs(t, err, errNotHTTP)
+	})
+}
+
+// hanging answers never.
+type hanging struct{}
+
+func (hanging) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, context.Cause(r.Context())
+}
+
+func TestAnEngineThatHangsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport := new(http.Transport)
+		transport.RegisterProtocol("http", hanging{})
+		w := newState().join("10.0.0.1:8000", &reverseproxy.HTTPTransport{Transport: transport})
+		began := time.Now()
+		_, err := askEngine(t.Context(), w)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, askTimeout, time.Since(began))
+	})
+}
+
+func TestWhatAWorkerIsBelievedToHoldEndsWithItsCache(t *testing.T) {
+	inBubble(t, func(int) (int, string) { return http.StatusOK, cacheConfig(0, "16", "32", "") }, func(t *testing.T, s *state, w *worker, _ *fakeEngine) {
+		require.Equal(t, 512, w.Capacity())
+		random := rand.New(rand.NewPCG(7, 7))
+		for range 10 {
+			chunker := radix.NewChunker(s.seed)
+			_, _ = chunker.WriteString(letters(random, 1024))
+			s.tree.Insert(*w.prefix.Load(), chunker.Key(0))
+		}
+		pass(time.Minute)
+		require.LessOrEqual(t, s.tree.Held(*w.prefix.Load()), int64(512*4))
+		require.Positive(t, s.tree.Held(*w.prefix.Load()))
+	})
+}
+
+func BenchmarkReadEngineMetrics(b *testing.B) {
+	var page strings.Builder
+	fmt.Fprintf(&page, metricsPage, cacheConfig(0, "16", "1000", ""))
+	for i := range 2000 {
+		fmt.Fprintf(&page, "vllm:request_prefill_time_seconds_bucket{engine=\"0\",le=\"%d\",model_name=\"tiny\"} 0.0\n", i)
+	}
+	b.SetBytes(int64(page.Len()))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := readEngineMetrics(strings.NewReader(page.String())); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
