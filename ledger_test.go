@@ -2,7 +2,6 @@ package inference
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,7 +16,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"
 )
 
 // rounds is how often each way out of a request is taken.
@@ -95,9 +93,8 @@ func TestLoadComesBackWhicheverWayARequestEnds(t *testing.T) {
 		handle_response @panic {
 			inference_test_panic
 		}`, append(addresses(engines), freeAddress(t))...)
-	h2 := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}}
+	h2 := &http.Transport{Protocols: new(http.Protocols)}
+	h2.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(h2.CloseIdleConnections)
 
 	body := func(i int) string {

@@ -106,22 +106,23 @@ func TestBodiesAreLetGoWhenTheAnswerBegins(t *testing.T) {
 	text := letters(rand.New(rand.NewPCG(19, 19)), size)
 	before := heapInUse()
 
-	var responses []*http.Response
+	var open []io.ReadCloser
 	for range streams {
-		response, err := s.client.Do(newRequest(t, s.url+"/v1/chat/completions", io.MultiReader(strings.NewReader(`{"model":"m1","messages":[{"role":"user","content":"`), strings.NewReader(text), strings.NewReader(`"}]}`))))
+		body := io.MultiReader(strings.NewReader(`{"model":"m1","messages":[{"role":"user","content":"`), strings.NewReader(text), strings.NewReader(`"}]}`))
+		response, err := s.client.Do(newRequest(t, s.url+"/v1/chat/completions", body)) //nolint:bodyclose // below, all of them
 		require.NoError(t, err)
 		_, err = response.Body.Read(make([]byte, 1))
 		require.NoError(t, err)
-		responses = append(responses, response)
+		open = append(open, response.Body)
 	}
 	grown := heapInUse() - before
 	t.Logf("%d open streams of %d bytes of prompt: %d bytes of heap", streams, size, grown)
 	require.Less(t, grown, int64(streams*size/4))
 	require.Zero(t, theState(t).buffered.used.Load())
 	close(proceed)
-	for _, response := range responses {
-		_, _ = io.Copy(io.Discard, response.Body)
-		response.Body.Close()
+	for _, stream := range open {
+		_, _ = io.Copy(io.Discard, stream)
+		stream.Close()
 	}
 	requireIdle(t)
 }

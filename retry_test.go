@@ -100,7 +100,7 @@ func TestWaitingForTheOnlyWorkerToComeBack(t *testing.T) {
 	require.Eventually(t, func() bool { return w.Assigned() >= 2 }, patience, tick, "not tried again")
 	listener, err := net.Listen("tcp", address)
 	require.NoError(t, err)
-	server := &http.Server{Handler: http.HandlerFunc(answer)} //nolint:gosec // a test's
+	server := &http.Server{Handler: http.HandlerFunc(answer)}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Close()
 	require.Equal(t, http.StatusOK, <-done)

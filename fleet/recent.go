@@ -32,8 +32,8 @@ func (r *recent) add(tokens float64, now time.Time) {
 
 // decayed returns what is left at a time of a sum.
 func decayed(word uint64, at uint32) float64 {
-	sum := float64(math.Float32frombits(uint32(word >> 32))) //nolint:gosec // the upper half
-	then := uint32(word)                                     //nolint:gosec // the lower half
+	sum := float64(math.Float32frombits(uint32(word >> 32)))
+	then := uint32(word) //nolint:gosec // the lower half
 	if at <= then || sum == 0 {
 		return sum
 	}

@@ -83,7 +83,7 @@ func (c *checker) node(n *node) {
 	if n.crowd != nil {
 		require.True(c.t, holders > 1 || n.holders == 0, "a crowd of one")
 		if n.holders != 0 {
-			require.Equal(c.t, holders, len(n.crowd.links))
+			require.Len(c.t, n.crowd.links, holders)
 		}
 	}
 }

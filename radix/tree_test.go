@@ -426,7 +426,8 @@ func TestAWorkerRemovedWhileItWaitsForTendLeavesItsSlotOnce(t *testing.T) {
 	tree.Remove(w)
 	check(t, tree)
 	tend(tree)
-	require.NotEqual(t, tree.Add(), tree.Add())
+	first, second := tree.Add(), tree.Add()
+	require.NotEqual(t, first, second)
 	check(t, tree)
 }
 
