@@ -20,6 +20,7 @@ type metrics struct {
 	state *state
 
 	decisions *prometheus.CounterVec // policy, upstream, reason
+	nobody    prometheus.Counter     // in place of one of them; never shown
 	queue     *prometheus.HistogramVec
 	first     *prometheus.HistogramVec
 
@@ -61,6 +62,7 @@ func newMetrics(s *state) *metrics {
 	return &metrics{
 		state: s,
 
+		nobody:    prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody"}),
 		decisions: counter("decisions_total", "Requests placed on an upstream, by the reason of the choice.", "policy", "upstream", "reason"),
 		queue: histogram("queued_tokens_at_choice", "Uncached prompt tokens queued on the chosen upstream when it was chosen.",
 			prometheus.ExponentialBuckets(256, 4, 8), "policy"),
@@ -142,9 +144,16 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 // there can be.
 type choiceCounters [reasons]prometheus.Counter
 
-// choices returns the counters of w's choices by a policy.
+// choices returns the counters of w's choices by a policy. Those of a worker that
+// is gone count for nobody.
 func (m *metrics) choices(policy string, w *worker) (c choiceCounters) {
+	w.series.RLock()
+	defer w.series.RUnlock()
 	for why := reason(selection.None) + 1; int(why) < reasons; why++ {
+		if w.gone {
+			c[why] = m.nobody
+			continue
+		}
 		c[why] = m.decisions.WithLabelValues(policy, w.Address(), why.String())
 	}
 	return c

@@ -141,6 +141,32 @@ func TestTheModelLabelIsBounded(t *testing.T) {
 	require.NotContains(t, models, "made up")
 }
 
+// TestNoSeriesIsMadeForAWorkerThatIsGone counts for a worker after its last user
+// has left, as requests of an old config do.
+func TestNoSeriesIsMadeForAWorkerThatIsGone(t *testing.T) {
+	s := newState()
+	w := s.join("192.0.2.1:8000", nil)
+	s.metrics.choices("cache_aware", w)[fallback].Inc()
+	s.metrics.firstToken(w, 1)
+	series := func() (n int) {
+		for _, family := range gather(t, s.metrics) {
+			for _, metric := range family.GetMetric() {
+				if hasLabels(metric, []string{"upstream", "192.0.2.1:8000"}) {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	require.NotZero(t, series())
+	s.leave(w)
+	require.Zero(t, series())
+	s.metrics.choices("cache_aware", w)[fallback].Inc()
+	s.metrics.firstToken(w, 1)
+	s.metrics.tokens(w, s.models.Get(nil), tokenCounts{prompt: 1})
+	require.Zero(t, series())
+}
+
 func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	problems, err := testutil.CollectAndLint(newState().metrics)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -120,10 +121,12 @@ func (t *ticket) read(r *http.Request, maxBody int64) (cause string) {
 	return t.parse(r.URL.Path)
 }
 
-// guess estimates the tokens of a body that is not looked into.
+// guess estimates the tokens of a body that is not looked into, if it may be text.
 func (t *ticket) guess(r *http.Request) {
 	const most = 1 << 20
-	t.tokens = t.model.Tokens(int(min(max(r.ContentLength, 0), most)))
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
+		t.tokens = t.model.Tokens(int(min(max(r.ContentLength, 0), most)))
+	}
 }
 
 func (t *ticket) parse(path string) (cause string) {

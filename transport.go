@@ -73,14 +73,18 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // traced returns r with a trace that lets go of the body's bytes once they are
 // written: net/http keeps the request, and so its body, as long as the response
-// lasts.
+// lasts. If writing failed, net/http may yet try again with the same reader.
 func traced(r *http.Request, t *ticket) *http.Request {
 	sending := t.sending
 	if sending == nil {
 		return r
 	}
 	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) { sending.Reset(nil) },
+		WroteRequest: func(info httptrace.WroteRequestInfo) {
+			if info.Err == nil {
+				sending.Reset(nil)
+			}
+		},
 	}))
 }
 
