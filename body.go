@@ -55,6 +55,7 @@ type body struct {
 	data  []byte // nil once it was let go
 	whole bool   // data is all there is, so it can be sent any number of times
 	err   error  // what reading on gave after data
+	cut   string // the limit that kept the rest from being read; empty if none did
 	rest  *rest  // what follows data otherwise, not read yet
 
 	next [1]byte // the first byte of rest, which was read to see whether there is one
@@ -67,9 +68,11 @@ func readBody(r *http.Request, limit int64, b *budget) *body {
 	if n := r.ContentLength; n >= 0 {
 		size = min(limit, firstPart, n)
 	}
-	if n := r.ContentLength; n > size && n <= min(limit, trustedLength) && b.take(n) {
+	switch n := r.ContentLength; {
+	case n > size && n <= min(limit, trustedLength) && b.take(n):
 		size = n
-	} else {
+	case !b.take(size):
+		size = min(size, untoldLength)
 		b.force(size)
 	}
 	in := &body{budget: b, data: make([]byte, 0, size)}
@@ -107,10 +110,12 @@ func (in *body) grow(length, limit int64) bool {
 	}
 	switch {
 	case size <= have:
+		in.cut = "max_body"
 		return false
 	case size <= firstPart:
 		in.budget.force(size - have)
 	case !in.budget.take(size - have):
+		in.cut = "max_buffered"
 		return false
 	}
 	in.taken.Store(size)
@@ -145,7 +150,7 @@ func (in *body) end(err error, length int64) {
 	case int64(len(in.data)) < length:
 		in.err = io.ErrUnexpectedEOF
 	default:
-		in.whole = true
+		in.whole, in.cut = true, ""
 	}
 }
 

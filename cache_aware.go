@@ -2,7 +2,6 @@ package inference
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -97,34 +96,32 @@ func (c *CacheAware) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.FallbackRaw != nil {
-		module, err := ctx.LoadModule(c, "FallbackRaw")
-		if err != nil {
-			return fmt.Errorf("cache_aware: loading fallback policy: %w", err)
-		}
-		if _, ours := module.(*CacheAware); ours {
-			return errors.New("cache_aware: fallback cache_aware: must be a policy that does not route on prompts, such as least_conn")
-		}
-		c.fallback = module.(reverseproxy.Selector)
-	}
 	app.askForTree(c.MaxTreeSize, time.Duration(c.EvictionInterval))
 	c.router, err = newRouter(ctx, app, "cache_aware")
 	if err != nil {
 		return fmt.Errorf("cache_aware: %w", err)
 	}
+	if c.FallbackRaw == nil {
+		return nil
+	}
+	module, err := ctx.LoadModule(c, "FallbackRaw")
+	if err != nil {
+		return fmt.Errorf("cache_aware: loading fallback policy: %w", err)
+	}
+	c.fallback = module.(reverseproxy.Selector)
 	return nil
 }
 
 // Validate checks the configuration.
 func (c *CacheAware) Validate() error {
 	if c.MaxTreeSize < minTreeSize {
-		return fmt.Errorf("cache_aware: max_tree_size of %d bytes: must be at least %d", c.MaxTreeSize, minTreeSize)
+		return fmt.Errorf("cache_aware: max_tree_size of %d bytes: must be at least %d; a unit may be missing, as in 256MiB", c.MaxTreeSize, minTreeSize)
 	}
 	if c.EvictionInterval < caddy.Duration(minEvictionInterval) {
 		return fmt.Errorf("cache_aware: eviction_interval %s: must be at least %s", time.Duration(c.EvictionInterval), minEvictionInterval)
 	}
 	if c.MaxBody < minBody {
-		return fmt.Errorf("cache_aware: max_body of %d bytes: must be at least %d", c.MaxBody, minBody)
+		return fmt.Errorf("cache_aware: max_body of %d bytes: must be at least %d; a unit may be missing, as in 16MiB", c.MaxBody, minBody)
 	}
 	return nil
 }
@@ -141,7 +138,7 @@ func (c *CacheAware) Cleanup() error {
 func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w http.ResponseWriter) *reverseproxy.Upstream {
 	m := c.router.members(pool)
 	t := c.ticket(r)
-	t.again()
+	t.again(pool)
 	t.restore(r)
 
 	candidates := t.candidates(c.router, pool, m)

@@ -1,11 +1,14 @@
 package inference
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -65,6 +68,30 @@ func TestUnlikePromptsSpreadWithoutLoad(t *testing.T) {
 		require.LessOrEqual(t, n, 16)
 	}
 	requireIdle(t)
+}
+
+// TestUnlikePromptsSpreadWhenSpeedsAreLearned streams unlike prompts one after
+// another from engines that are equally fast but for noise, so that a prefill rate
+// is learned of each.
+func TestUnlikePromptsSpreadWhenSpeedsAreLearned(t *testing.T) {
+	engines := newEngines(t, 4)
+	for i, e := range engines {
+		e.respondWith(func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(5*time.Millisecond + time.Duration(i*100)*time.Microsecond)
+			answer(w, r)
+		})
+	}
+	s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+	random := rand.New(rand.NewPCG(26, 26))
+	for range 80 {
+		s.chat(`{"stream":true,` + chatOf(message("user", letters(random, 2000)))[1:])
+	}
+	for i, n := range asked(engines) {
+		require.GreaterOrEqual(t, n, 12, "engine %d", i)
+	}
+	for _, w := range theState(t).members() {
+		require.Positive(t, w.PrefillRate(time.Now()))
+	}
 }
 
 // TestConversationsStayAndOpeningsSpread interleaves eight conversations of six
@@ -264,5 +291,101 @@ func TestThatNoUpstreamCanBeChosenIsTold(t *testing.T) {
 	require.NotContains(t, last, "upstream")
 	require.Equal(t, 2.0, last["attempts"])
 	require.InDelta(t, 1000, last["prompt_tokens"], 20)
+	requireIdle(t)
+}
+
+// TestAPromptThatIsSentAgainStays repeats two turns of a conversation, short and
+// long, to an idle fleet.
+func TestAPromptThatIsSentAgainStays(t *testing.T) {
+	for _, size := range []int{300, 4000} {
+		engines := newEngines(t, 4)
+		s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+		random := rand.New(rand.NewPCG(21, uint64(size)))
+		first := message("system", letters(random, size)) + "," + message("user", letters(random, 40))
+		second := first + "," + message("assistant", letters(random, 40)) + "," + message("user", letters(random, 40))
+		home := served(t, engines, func() { s.chat(chatOf(first)) })
+		for _, turn := range []string{first, first, first, second, second, second} {
+			require.Equal(t, home, served(t, engines, func() { s.chat(chatOf(turn)) }))
+		}
+	}
+}
+
+// TestAPromptThatIsRefusedKeepsNobodyAway sends one engine a prompt that is too
+// long for it, then conversations as usual.
+func TestAPromptThatIsRefusedKeepsNobodyAway(t *testing.T) {
+	engines := newEngines(t, 4)
+	s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+	for _, e := range engines {
+		e.respondWith(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength > 1<<20 {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			answer(w, r)
+		})
+	}
+	random := rand.New(rand.NewPCG(22, 22))
+	status, _ := s.post("/v1/chat/completions", chatOf(message("user", letters(random, 2<<20))))
+	require.Equal(t, http.StatusBadRequest, status)
+	system := message("system", letters(random, 2000))
+	for range 40 {
+		s.chat(chatOf(system + "," + message("user", letters(random, 1000))))
+	}
+	for _, n := range asked(engines) {
+		require.GreaterOrEqual(t, n, 6)
+	}
+	for _, w := range theState(t).members() {
+		require.Less(t, w.Recent(time.Now()), 20_000.0)
+	}
+}
+
+// TestAModelNameThatCannotBeShownIsServed asks for models by names that are no text
+// or too long for a label.
+func TestAModelNameThatCannotBeShownIsServed(t *testing.T) {
+	engine := newEngine(t)
+	s := startSite(t, "lb_policy cache_aware", engine.address())
+	for n, name := range []string{"\xff\xfe", "\xed\xa0\x80", strings.Repeat("m", 1<<20)} {
+		for range 2 {
+			s.chat(`{"model":"` + name + `",` + chatOf(message("user", "hello"))[len(`{"model":"m1",`):])
+		}
+		require.Equal(t, "other", s.lastDecision(2*n + 2)["model"])
+	}
+	require.Equal(t, 6.0, value(t, "decisions_total", "upstream", engine.address()))
+	require.Less(t, len(s.logs.String()), 10_000)
+}
+
+// TestAnEqualPromptThatIsCancelledTakesNothingFromTheOther sends a prompt twice at
+// once; one client leaves, the other is served.
+func TestAnEqualPromptThatIsCancelledTakesNothingFromTheOther(t *testing.T) {
+	engine := newEngine(t)
+	s := startSite(t, "lb_policy cache_aware", engine.address())
+	body := chatOf(message("user", strings.Repeat("hello ", 300)))
+	proceed := make(chan struct{})
+	engine.respondWith(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-proceed:
+			answer(w, r)
+		case <-r.Context().Done():
+		}
+	})
+	first, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	clients.Go(func() {
+		request := newRequest(t, s.url+"/v1/chat/completions", strings.NewReader(body)).WithContext(first)
+		if response, err := s.client.Do(request); err == nil {
+			response.Body.Close()
+		}
+	})
+	require.Eventually(t, func() bool { return engine.openRequests() == 1 }, patience, tick)
+	clients.Go(func() { s.chat(body) })
+	require.Eventually(t, func() bool { return engine.openRequests() == 2 }, patience, tick)
+	cancel()
+	require.Eventually(t, func() bool { return engine.openRequests() == 1 }, patience, tick)
+	s.lastDecision(1) // it has left
+	close(proceed)
+	clients.Wait()
+	engine.respondWith(nil)
+	s.chat(body)
+	require.Equal(t, "hit", s.lastDecision(3)["reason"])
 	requireIdle(t)
 }

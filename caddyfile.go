@@ -76,6 +76,8 @@ func (c *CacheAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			if err := parseSize(d, "cache_aware", &c.MaxBody); err != nil {
 				return err
 			}
+		case "max_buffered":
+			return d.Err("cache_aware: max_buffered is an option of the global option inference, not of the policy")
 		case "fallback":
 			if c.FallbackRaw != nil {
 				return errTwice(d, "cache_aware")

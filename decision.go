@@ -44,8 +44,14 @@ type decision struct {
 	cause    string // of a fallback
 	attempts int
 	queued   int // tokens queued on the chosen worker before this request
+
+	holder       string // the upstream that held the most, if another was chosen
+	holderQueued int    // tokens queued there
+
 	tokenCounts
+	cut        string // the limit beyond which the body was not read
 	firstToken time.Duration
+	broken     bool // the answer did not come to its end
 }
 
 // choose writes down a choice.
@@ -60,6 +66,8 @@ func (d *decision) choose(t *ticket, choice selection.Choice, why reason, queued
 	d.cause = t.cause
 	d.attempts = t.attempts
 	d.queued = queued
+	d.holder, d.holderQueued = "", 0
+	d.cut = t.cut
 	d.tokenCounts = tokenCounts{prompt: t.tokens, best: choice.BestHeld, held: choice.Held, cached: -1}
 }
 
@@ -70,11 +78,14 @@ func (d *decision) answered(t *ticket, said usage) {
 		return
 	}
 	d.cached = said.cached
-	if said.prompt > 0 && d.prompt > 0 && t.cause == "" {
+	if said.prompt <= 0 {
+		return
+	}
+	if d.prompt > 0 {
 		scale := func(n int) int { return int(int64(n) * int64(said.prompt) / int64(d.prompt)) }
 		d.best, d.held = scale(d.best), scale(d.held)
-		d.prompt = said.prompt
 	}
+	d.prompt = said.prompt
 }
 
 func (d *decision) logField() zap.Field { return zap.Object("inference", d) }
@@ -102,9 +113,19 @@ func (d *decision) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		enc.AddInt("cached_tokens", d.cached)
 	}
 	enc.AddInt("queued_tokens", d.queued)
+	if d.holder != "" {
+		enc.AddString("holder", d.holder)
+		enc.AddInt("holder_queued_tokens", d.holderQueued)
+	}
+	if d.cut != "" {
+		enc.AddString("cut", d.cut)
+	}
 	enc.AddInt("attempts", d.attempts)
 	if d.firstToken > 0 {
 		enc.AddDuration("first_token", d.firstToken)
+	}
+	if d.broken {
+		enc.AddBool("broken", true)
 	}
 	return nil
 }
@@ -146,6 +167,14 @@ func (d *decision) placeholder(key string) (any, bool) {
 		return d.cached, true
 	case "queued_tokens":
 		return d.queued, true
+	case "holder":
+		return d.holder, true
+	case "holder_queued_tokens":
+		return d.holderQueued, true
+	case "cut":
+		return d.cut, true
+	case "broken":
+		return d.broken, true
 	case "attempts":
 		return d.attempts, true
 	case "first_token":

@@ -67,7 +67,7 @@ func BenchmarkDecision(b *testing.B) {
 		t := &ticket{state: rt.state, body: &body{whole: true}}
 		benchmark(b, sent, next, func() {
 			t.body.data = sent
-			t.cause = t.parse("/v1/chat/completions")
+			t.cause = t.parse("/v1/chat/completions", int64(len(sent)))
 			candidates := t.candidates(rt, pool, m)
 			choice, reservation := selection.Place(t.tokens, candidates, now)
 			t.placed(rt, m, reservation, choice)

@@ -125,7 +125,7 @@ func TestTheEnginesCountsReplaceTheEstimate(t *testing.T) {
 		"not the cached":      {usage{seen: true, prompt: 500, cached: -1}, "", tokenCounts{500, 400, 300, -1}},
 		"only the cached":     {usage{seen: true, cached: 0}, "", tokenCounts{1000, 800, 600, 0}},
 		"the largest":         {usage{seen: true, prompt: 2 * maxCount, cached: maxCount}, "", tokenCounts{2 * maxCount, 1717986918, 1288490188, maxCount}},
-		"nothing to route on": {usage{seen: true, prompt: 1500, cached: 900}, "no_body", tokenCounts{1000, 800, 600, 900}},
+		"nothing to route on": {usage{seen: true, prompt: 1500, cached: 900}, "no_body", tokenCounts{1500, 1200, 900, 900}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

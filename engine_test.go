@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/caddy-inference/caddy-inference/radix"
 )
@@ -197,16 +198,19 @@ func (e *fakeEngine) times() []float64 {
 	return list
 }
 
+// newApp returns an app as its defaults make it.
+func newApp() *App { return &App{MaxBuffered: defaultMaxBuffered, logger: zap.NewNop()} }
+
 // inBubble runs a state and its worker, and time as it is told to pass.
 func inBubble(t *testing.T, answer func(n int) (int, string), test func(t *testing.T, s *state, w *worker, e *fakeEngine)) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newState()
+		s, app := newState(), newApp()
 		e := newFakeEngine(answer)
-		s.start()
+		s.start(app)
 		w := e.worker(s)
 		synctest.Wait()
 		test(t, s, w, e)
-		s.stop()
+		s.stop(app)
 	})
 }
 
@@ -226,24 +230,26 @@ func fillWorker(t *testing.T, s *state, w *worker) {
 	chunker := radix.NewChunker(s.seed)
 	_, _ = chunker.WriteString(letters(rand.New(rand.NewPCG(1, 2)), 4096))
 	s.tree.Insert(*w.prefix.Load(), chunker.Key(0))
-	charged := time.Now()
-	r := w.Place(5000, charged)
-	r.FirstToken(charged.Add(time.Second))
-	r.Learn(5000)
-	r.Release()
+	for range 8 {
+		charged := time.Now()
+		r := w.Place(5000, charged)
+		r.FirstToken(charged.Add(time.Second))
+		r.Learn(5000)
+		r.Release()
+	}
 	requireKnown(t, s, w)
+	require.Positive(t, w.PrefillRate(time.Now()))
 }
 
 func requireKnown(t *testing.T, s *state, w *worker) {
 	t.Helper()
 	require.Equal(t, int64(4096), s.tree.Held(*w.prefix.Load()))
-	require.Positive(t, w.PrefillRate())
 }
 
 func requireForgotten(t *testing.T, s *state, w *worker) {
 	t.Helper()
 	require.Zero(t, s.tree.Held(*w.prefix.Load()))
-	require.Zero(t, w.PrefillRate())
+	require.Zero(t, w.PrefillRate(time.Now()))
 }
 
 func TestAnEngineIsAskedOnce(t *testing.T) {
@@ -437,14 +443,15 @@ func TestAskingEndsWithTheAppAndGoesOnWithTheNext(t *testing.T) {
 		require.Empty(t, e.times(), "no app runs")
 		fillWorker(t, s, w)
 		e.began = time.Now()
-		s.start()
-		s.start() // the next config, before the old one stops
-		s.stop()
+		old, app := newApp(), newApp()
+		s.start(old)
+		s.start(app) // the next config, before the old one stops
+		s.stop(old)
 		pass(2 * time.Second)
 		s.suspect(w)
 		pass(2 * time.Second)
 		require.Equal(t, []float64{0, 1, 3}, e.times())
-		s.stop() // waits for whoever asks
+		s.stop(app) // waits for whoever asks
 		require.False(t, w.engine.asking.Load())
 		pass(time.Hour)
 		require.Len(t, e.times(), 3)
@@ -453,11 +460,11 @@ func TestAskingEndsWithTheAppAndGoesOnWithTheNext(t *testing.T) {
 		require.Len(t, e.times(), 3)
 		requireKnown(t, s, w)
 
-		s.start()
+		s.start(app)
 		synctest.Wait()
 		require.Len(t, e.times(), 4)
 		requireForgotten(t, s, w)
-		s.stop()
+		s.stop(app)
 	})
 }
 

@@ -80,6 +80,7 @@ func TestBodiesHeldAreBounded(t *testing.T) {
 	for range requests {
 		<-arrived
 	}
+	require.Positive(t, value(t, "cut_bodies_total", "limit", "max_buffered"))
 	used := state.buffered.used.Load()
 	require.Greater(t, used, int64(size))
 	require.LessOrEqual(t, used, int64(limit+requests*firstPart))
@@ -89,6 +90,25 @@ func TestBodiesHeldAreBounded(t *testing.T) {
 		require.Greater(t, len(got.body), size)
 	}
 	requireIdle(t)
+}
+
+// TestThatABodyWasCutIsTold looks at what is told of a body of which only the
+// beginning was routed on, and was like another's.
+func TestThatABodyWasCutIsTold(t *testing.T) {
+	engine := newEngine(t)
+	s := startSite(t, "lb_policy cache_aware {\nmax_body 1KiB\n}", engine.address())
+	random := rand.New(rand.NewPCG(23, 23))
+	beginning := letters(random, 1000)
+	for n := 1; n <= 2; n++ {
+		s.chat(chatOf(message("user", beginning+letters(random, 19_000))))
+		last := s.lastDecision(n)
+		require.Equal(t, "max_body", last["cut"])
+		require.InDelta(t, 5000, last["prompt_tokens"], 50)
+		require.InDelta(t, 240*(n-1), last["held_tokens"], 30, "no more than what was read")
+	}
+	require.Equal(t, 2.0, value(t, "cut_bodies_total", "limit", "max_body"))
+	s.chat(chatOf(message("user", "short")))
+	require.NotContains(t, s.lastDecision(3), "cut")
 }
 
 // TestBodiesAreLetGoWhenTheAnswerBegins opens streams with large prompts and

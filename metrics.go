@@ -1,6 +1,8 @@
 package inference
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
@@ -21,6 +23,9 @@ type metrics struct {
 
 	decisions *prometheus.CounterVec // policy, upstream, reason
 	nobody    prometheus.Counter     // in place of one of them; never shown
+	fallbacks *prometheus.CounterVec // policy, cause
+	unplaced  *prometheus.CounterVec // policy
+	cut       *prometheus.CounterVec // policy, limit
 	queue     *prometheus.HistogramVec
 	first     *prometheus.HistogramVec
 
@@ -33,6 +38,7 @@ type metrics struct {
 	inFlight *prometheus.Desc
 	queued   *prometheus.Desc
 	decoding *prometheus.Desc
+	recent   *prometheus.Desc
 	rate     *prometheus.Desc
 	capacity *prometheus.Desc
 	believed *prometheus.Desc
@@ -63,13 +69,16 @@ func newMetrics(s *state) *metrics {
 		state: s,
 
 		nobody:    prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody"}),
-		decisions: counter("decisions_total", "Requests placed on an upstream, by the reason of the choice.", "policy", "upstream", "reason"),
+		decisions: counter("decisions_total", "Choices of an upstream, one for each attempt of a request, by their reason.", "policy", "upstream", "reason"),
+		fallbacks: counter("fallbacks_total", "Choices made without a prompt to route on, by the cause.", "policy", "cause"),
+		unplaced:  counter("unplaced_total", "Attempts for which no upstream could be chosen.", "policy"),
+		cut:       counter("cut_bodies_total", "Requests routed on the first part of their body, by the limit that was reached.", "policy", "limit"),
 		queue: histogram("queued_tokens_at_choice", "Uncached prompt tokens queued on the chosen upstream when it was chosen.",
 			prometheus.ExponentialBuckets(256, 4, 8), "policy"),
 		first: histogram("first_token_seconds", "Time from the choice of an upstream to the first output token of a streamed answer.",
 			prometheus.ExponentialBuckets(0.01, 2, 14), "upstream"),
 
-		prompt:   counter("prompt_tokens_total", "Prompt tokens of answered requests: as the engine counted them, else estimated.", "upstream", "model"),
+		prompt:   counter("prompt_tokens_total", "Prompt tokens of answered requests with a prompt to route on, or whose engine counted it; as the engine counted them, else estimated.", "upstream", "model"),
 		best:     counter("best_held_tokens_total", "Of the prompt tokens, those that some upstream was believed to hold.", "upstream", "model"),
 		held:     counter("held_tokens_total", "Of the prompt tokens, those that the chosen upstream was believed to hold.", "upstream", "model"),
 		cached:   counter("cached_tokens_total", "Of the prompt tokens, those that the engine reported to have found in its cache.", "upstream", "model"),
@@ -78,7 +87,8 @@ func newMetrics(s *state) *metrics {
 		inFlight: desc("requests_in_flight", "Requests placed on the upstream and not ended.", "upstream"),
 		queued:   desc("queued_tokens", "Uncached prompt tokens placed on the upstream that wait for their first output token.", "upstream"),
 		decoding: desc("requests_decoding", "Requests on the upstream whose first output token was seen.", "upstream"),
-		rate:     desc("prefill_tokens_per_second", "Prefill rate learned from first-token times; 0 until known.", "upstream"),
+		recent:   desc("recent_tokens", "Uncached prompt tokens placed on the upstream of late: each counts half after a minute.", "upstream"),
+		rate:     desc("prefill_tokens_per_second", "Prefill rate learned from first-token times; 0 if none was learned of late.", "upstream"),
 		capacity: desc("kv_capacity_tokens", "Tokens the engine's KV cache holds, as it said; 0 if unknown.", "upstream"),
 		believed: desc("believed_bytes", "Bytes of prompt text the upstream is believed to hold.", "upstream"),
 
@@ -98,7 +108,7 @@ func (m *metrics) vectors() []interface {
 	return []interface {
 		prometheus.Collector
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.decisions, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
+	}{m.decisions, m.fallbacks, m.unplaced, m.cut, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
 }
 
 // Describe implements prometheus.Collector.
@@ -107,7 +117,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 		v.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		m.inFlight, m.queued, m.decoding, m.rate, m.capacity, m.believed,
+		m.inFlight, m.queued, m.decoding, m.recent, m.rate, m.capacity, m.believed,
 		m.treeBytes, m.treeLimit, m.treeNodes, m.treeEvictions, m.bodyBytes, m.bodyLimit,
 	} {
 		ch <- d
@@ -122,12 +132,14 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	now := time.Now()
 	for _, w := range m.state.members() {
 		load := w.Load()
 		gauge(m.inFlight, float64(load.InFlight()), w.Address())
 		gauge(m.queued, float64(load.Queued()), w.Address())
 		gauge(m.decoding, float64(w.Decoding()), w.Address())
-		gauge(m.rate, w.PrefillRate(), w.Address())
+		gauge(m.recent, w.Recent(now), w.Address())
+		gauge(m.rate, w.PrefillRate(now), w.Address())
 		gauge(m.capacity, float64(w.Capacity()), w.Address())
 		gauge(m.believed, float64(m.state.tree.Held(*w.prefix.Load())), w.Address())
 	}

@@ -104,6 +104,37 @@ func TestEveryDecisionIsAccountedForInTokens(t *testing.T) {
 	requireIdle(t)
 }
 
+func TestChoicesWithoutAPromptAreCountedByTheirCause(t *testing.T) {
+	s := startSite(t, "lb_policy cache_aware", newEngine(t).address())
+	s.post("/v1/foo", "{}")
+	s.post("/v1/foo", "{}")
+	s.post("/v1/chat/completions", "hello")
+	require.Equal(t, 2.0, value(t, "fallbacks_total", "policy", "cache_aware", "cause", "unknown_endpoint"))
+	require.Equal(t, 1.0, value(t, "fallbacks_total", "policy", "cache_aware", "cause", "unreadable_body"))
+	require.Equal(t, 3.0, value(t, "decisions_total", "reason", "fallback"))
+	require.Zero(t, value(t, "unplaced_total"))
+}
+
+// TestThatAnAnswerBrokeOffIsTold has the client leave one stream and the engine
+// break another.
+func TestThatAnAnswerBrokeOffIsTold(t *testing.T) {
+	engine := newEngine(t)
+	s := startSite(t, "lb_policy cache_aware", engine.address())
+	body := `{"stream":true,` + chatOf(message("user", "hello"))[1:]
+	for n, respond := range []http.HandlerFunc{silent, reset} {
+		engine.respondWith(respond)
+		response, err := s.client.Do(newRequest(t, s.url+"/v1/chat/completions", strings.NewReader(body)))
+		require.NoError(t, err)
+		_, err = response.Body.Read(make([]byte, 64))
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, true, s.lastDecision(n + 1)["broken"])
+	}
+	engine.respondWith(nil)
+	s.chat(body)
+	require.NotContains(t, s.lastDecision(3), "broken")
+}
+
 func TestTheTimeToTheFirstTokenIsObserved(t *testing.T) {
 	engine := newEngine(t)
 	s := startSite(t, "lb_policy cache_aware", engine.address())

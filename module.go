@@ -19,11 +19,14 @@
 package inference
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"go.uber.org/zap"
 )
 
 func init() {
@@ -43,8 +46,10 @@ type App struct {
 	MaxBuffered int64 `json:"max_buffered,omitempty"`
 
 	state    *state
+	logger   *zap.Logger
 	treeSize int64 // the largest that any policy asks for
 	interval time.Duration
+	handlers map[*reverseproxy.Handler]bool // that have a policy of ours
 	started  bool
 }
 
@@ -75,7 +80,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.state = s
-	s.logger.Store(ctx.Logger())
+	a.logger = ctx.Logger()
 	if err := ctx.GetMetricsRegistry().Register(s.metrics); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
@@ -85,7 +90,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 // Validate checks the configuration.
 func (a *App) Validate() error {
 	if a.MaxBuffered < firstPart {
-		return fmt.Errorf("inference: max_buffered of %d bytes: must be at least %d", a.MaxBuffered, firstPart)
+		return fmt.Errorf("inference: max_buffered of %d bytes: must be at least %d; a unit may be missing, as in 512MiB", a.MaxBuffered, firstPart)
 	}
 	return nil
 }
@@ -99,23 +104,32 @@ func (a *App) askForTree(size int64, interval time.Duration) {
 	}
 }
 
+// claim notes that a policy of ours is in a reverse_proxy. There can be one: two
+// would each place every request.
+func (a *App) claim(h *reverseproxy.Handler) error {
+	if a.handlers[h] {
+		return errors.New("there is another policy of this plugin in the same reverse_proxy, of which it is a fallback or which is its own")
+	}
+	if a.handlers == nil {
+		a.handlers = make(map[*reverseproxy.Handler]bool)
+	}
+	a.handlers[h] = true
+	return nil
+}
+
 // Start puts the app's limits into force and starts what works in the background.
 func (a *App) Start() error {
-	a.state.buffered.limit.Store(a.MaxBuffered)
-	if a.treeSize > 0 {
-		a.state.tree.SetMaxBytes(a.treeSize)
-		a.state.interval.Store(int64(a.interval))
-	}
-	a.state.start()
+	a.state.start(a)
 	a.started = true
 	return nil
 }
 
-// Stop ends what works in the background, unless a newer config needs it.
+// Stop ends what works in the background, unless another config needs it: then
+// the limits are that one's.
 func (a *App) Stop() error {
 	if a.started {
 		a.started = false
-		a.state.stop()
+		a.state.stop(a)
 	}
 	return nil
 }

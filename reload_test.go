@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -170,6 +171,16 @@ func TestAConfigThatFailsChangesNothing(t *testing.T) {
 	require.Same(t, state, theState(t))
 	require.Len(t, state.members(), 2)
 	require.EqualValues(t, defaultMaxTreeSize, state.tree.Stats().MaxBytes)
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT
+	require.NoError(t, err)
+	defer taken.Close()
+	late := strings.Replace(s.caddyfileWith("inference {\nmax_buffered 1MiB\n}", "lb_policy cache_aware {\nmax_tree_size 1MiB\n}", freeAddress(t)),
+		s.url, "http://"+taken.Addr().String(), 1)
+	require.Error(t, loadCaddyfile(late), "it fails when it is started")
+	require.EqualValues(t, defaultMaxTreeSize, state.tree.Stats().MaxBytes)
+	require.EqualValues(t, defaultMaxBuffered, state.buffered.limit.Load())
+	require.Len(t, state.members(), 2)
 	s.chat(body)
 	require.Equal(t, 1.0, value(t, "decisions_total", "reason", "hit"))
 }

@@ -155,3 +155,21 @@ func TestTooLargeABodyIsRefusedByCaddy(t *testing.T) {
 	s.chat(chatOf(message("user", "short")))
 	requireIdle(t)
 }
+
+// TestTheOnlyUpstreamIsTriedAsCaddyIsTold has one upstream, and retries that the
+// user asked for.
+func TestTheOnlyUpstreamIsTriedAsCaddyIsTold(t *testing.T) {
+	engine := newEngine(t)
+	busy := 2
+	engine.respondWith(func(w http.ResponseWriter, r *http.Request) {
+		if busy--; busy >= 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		answer(w, r)
+	})
+	s := startSite(t, "lb_policy cache_aware\nlb_retries 3\nlb_retry_match {\nexpression `{rp.status_code} == 503`\n}", engine.address())
+	s.chat(chatOf(message("user", "hello")))
+	require.Equal(t, 3.0, s.lastDecision(1)["attempts"])
+	requireIdle(t)
+}

@@ -61,6 +61,9 @@ func newRouter(ctx caddy.Context, app *App, policy string) (*router, error) {
 	if rt.handler == nil {
 		return rt, nil
 	}
+	if err := app.claim(rt.handler); err != nil {
+		return nil, err
+	}
 	made, err := watch(ctx, rt.handler)
 	if err != nil {
 		return nil, err

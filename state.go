@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +52,7 @@ type state struct {
 
 	mu       sync.Mutex
 	workers  map[*fleet.Worker]*worker
-	runs     int                // started apps
+	apps     []*App             // that were started and not stopped, in order
 	cancel   context.CancelFunc // ends what the first of them started
 	ctx      context.Context
 	tasks    sync.WaitGroup
@@ -91,12 +92,14 @@ func newState() *state {
 // old configs may still hold the state.
 func (s *state) Destruct() error { return nil }
 
-// start starts what works in the background, if no other config did already.
-func (s *state) start() {
+// start puts an app's limits into force, and starts what works in the background
+// if no other config did already.
+func (s *state) start(a *App) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.runs++
-	if s.runs > 1 {
+	s.apps = append(s.apps, a)
+	s.apply(a)
+	if len(s.apps) > 1 {
 		return
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -107,18 +110,32 @@ func (s *state) start() {
 	}
 }
 
-// stop ends what works in the background when the last config stops.
-func (s *state) stop() {
+// stop ends what works in the background when the last config stops. If another
+// goes on, its limits hold: the newer one's after a reload, the older one's if the
+// newer could not be started.
+func (s *state) stop(a *App) {
 	s.mu.Lock()
-	s.runs--
-	last := s.runs == 0
+	s.apps = slices.DeleteFunc(s.apps, func(other *App) bool { return other == a })
+	last := len(s.apps) == 0
 	if last {
 		s.cancel()
 		s.ctx = nil
+	} else {
+		s.apply(s.apps[len(s.apps)-1])
 	}
 	s.mu.Unlock()
 	if last {
 		s.tasks.Wait()
+	}
+}
+
+// apply puts an app's limits into force. s.mu is held.
+func (s *state) apply(a *App) {
+	s.logger.Store(a.logger)
+	s.buffered.limit.Store(a.MaxBuffered)
+	if a.treeSize > 0 {
+		s.tree.SetMaxBytes(a.treeSize)
+		s.interval.Store(int64(a.interval))
 	}
 }
 

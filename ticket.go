@@ -43,8 +43,9 @@ type ticket struct {
 	model     *fleet.Model
 	modelName string // of a model not known yet
 	textBytes int    // that tokens is an estimate of; 0 if it is not
-	keyBytes  int
+	keyBytes  int    // of all of the prompt, estimated if the body was cut
 	tokens    int
+	cut       string // the limit beyond which the body was not read; empty if it was
 
 	key      radix.Key
 	tried    []attempt
@@ -84,18 +85,20 @@ func ticketOf(ctx context.Context) *ticket {
 // newTicket reads the request and works out what its prompt is. An earlier
 // ticket of the same request lends its body.
 func (s *state) newTicket(r *http.Request, owner any, policy string, maxBody int64) *ticket {
+	ctx := r.Context()
 	t := &ticket{state: s, policy: policy, owner: owner, model: s.models.Get(nil)}
 	t.decision = decision{policy: policy, cached: -1}
-	if earlier := ticketOf(r.Context()); earlier != nil {
+	earlier := ticketOf(ctx)
+	if earlier != nil {
 		t.body = earlier.body
 	}
 	t.cause = t.read(r, maxBody)
-	caddyhttp.SetVar(r.Context(), ticketVar, t)
-	context.AfterFunc(r.Context(), t.end)
-	if repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
-		repl.Map(t.decision.placeholder)
+	caddyhttp.SetVar(ctx, ticketVar, t)
+	context.AfterFunc(ctx, t.end)
+	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && earlier == nil {
+		repl.Map(func(key string) (any, bool) { return ticketOf(ctx).decision.placeholder(key) })
 	}
-	if extra, ok := r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+	if extra, ok := ctx.Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 		extra.Set(t.decision.logField())
 	}
 	return t
@@ -104,21 +107,26 @@ func (s *state) newTicket(r *http.Request, owner any, policy string, maxBody int
 // read reads the body and fingerprints the prompt in it. It returns why there is
 // nothing to route on, or nothing.
 func (t *ticket) read(r *http.Request, maxBody int64) (cause string) {
-	t.api = prompt.APIOf(r.URL.Path)
-	switch {
+	if r.Method == http.MethodPost {
+		t.api = prompt.APIOf(r.URL.Path)
+	}
+	switch encoding := r.Header.Get("Content-Encoding"); {
 	case t.api == prompt.Unknown:
 		t.guess(r)
 		return "unknown_endpoint"
 	case t.body == nil && (r.Body == nil || r.Body == http.NoBody):
 		return "no_body"
-	case r.Header.Get("Content-Encoding") != "":
+	case encoding != "" && !strings.EqualFold(encoding, "identity"):
 		t.guess(r)
 		return "encoded_body"
+	case caddyhttp.IsIncremental(r.Header): // the client wants it sent as it comes
+		t.guess(r)
+		return "incremental_body"
 	}
 	if t.body == nil {
 		t.body = readBody(r, maxBody, &t.state.buffered)
 	}
-	return t.parse(r.URL.Path)
+	return t.parse(r.URL.Path, r.ContentLength)
 }
 
 // guess estimates the tokens of a body that is not looked into, if it may be text.
@@ -129,7 +137,9 @@ func (t *ticket) guess(r *http.Request) {
 	}
 }
 
-func (t *ticket) parse(path string) (cause string) {
+// parse finds the prompt in the body of a request to path, which was declared to
+// be that long.
+func (t *ticket) parse(path string, length int64) (cause string) {
 	t.scratch = t.state.takeScratch()
 	p := &t.scratch.prompt
 	prompt.Parse(p, path, t.body.data)
@@ -149,10 +159,25 @@ func (t *ticket) parse(path string) (cause string) {
 	t.keyBytes = int(n)
 	t.key = chunker.Key(space(t.state.seed, p.Model, p.LoRA, p.Salt, p.ExtraKey))
 	t.tokens = t.model.Tokens(p.TextBytes) + p.TokenIDs + p.Media*mediaTokens
+	t.cut = t.body.cut
+	if t.cut != "" {
+		t.state.metrics.cut.WithLabelValues(t.policy, t.cut).Inc()
+		t.reckonUnread(length)
+		return ""
+	}
 	if p.TokenIDs == 0 && p.Media == 0 && p.N <= 1 && t.body.whole {
 		t.textBytes = p.TextBytes
 	}
 	return ""
+}
+
+// reckonUnread adds to the prompt what was not read of a body of that length, as
+// text. Of a body without a declared length nothing is known.
+func (t *ticket) reckonUnread(length int64) {
+	if unread := int(length) - len(t.body.data); unread > 0 {
+		t.keyBytes += unread
+		t.tokens += t.model.Tokens(unread)
+	}
 }
 
 // space is the fingerprint of what keeps one engine cache apart from another.
@@ -165,11 +190,13 @@ func space(seed uint64, parts ...[]byte) uint64 {
 
 // again takes note that the worker of the attempt before did not do, if there
 // was one.
-func (t *ticket) again() {
+func (t *ticket) again(pool reverseproxy.UpstreamPool) {
 	if t.worker == nil {
 		return
 	}
-	t.tried = append(t.tried, attempt{t.worker, t.notSent})
+	if len(pool) > 1 { // else whether to try it again is for Caddy's settings to say
+		t.tried = append(t.tried, attempt{t.worker, t.notSent})
+	}
 	t.withdraw()
 	t.worker, t.notSent = nil, false
 }
@@ -187,8 +214,12 @@ func (t *ticket) release() {
 	}
 }
 
-// retract takes back the belief that the worker holds the prompt now.
+// retract says that the worker did not serve the request: it was no work for it,
+// and it holds no more of the prompt than before.
 func (t *ticket) retract() {
+	if r := t.reservation.Load(); r != nil {
+		r.Void(time.Now())
+	}
 	if t.worker != nil && t.scratch != nil && t.cause == "" {
 		t.state.tree.Retract(*t.worker.prefix.Load(), t.key, t.keep)
 	}
@@ -207,6 +238,7 @@ func (t *ticket) candidates(rt *router, pool reverseproxy.UpstreamPool, m *membe
 	forgive := rt.forgives(t, pool, m)
 	for i, w := range m.workers {
 		c := selection.Candidate{Worker: w.Worker, Standing: standing(t, pool[i], w, forgive)}
+		t.state.seen(w, c.Standing)
 		if t.cause == "" {
 			handle := *w.prefix.Load()
 			c.Held = t.heldTokens(s.matches.Bytes(handle))
@@ -243,13 +275,21 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	why := t.reason(choice)
 	queued := max(w.Load().Queued()-r.Tokens(), 0)
 	t.decision.choose(t, choice, why, queued)
+	if best := choice.Best; t.cause == "" && best >= 0 && best != choice.Index {
+		t.decision.holder = m.workers[best].Address()
+		t.decision.holderQueued = t.scratch.candidates[best].Terms.Load.Queued()
+	}
 	m.choices[choice.Index][why].Inc()
 	rt.queue.Observe(float64(queued))
+	if t.cause != "" {
+		t.state.metrics.fallbacks.WithLabelValues(t.policy, t.cause).Inc()
+	}
 }
 
 // nowhere writes down that no upstream can be chosen.
 func (t *ticket) nowhere(choice selection.Choice) {
 	t.decision.choose(t, choice, reason(selection.None), 0)
+	t.state.metrics.unplaced.WithLabelValues(t.policy).Inc()
 }
 
 // reason is why a choice was made, or that there was nothing to make it on.
@@ -262,6 +302,14 @@ func (t *ticket) reason(choice selection.Choice) reason {
 
 // restore gives the request its body to send.
 func (t *ticket) restore(r *http.Request) { t.sending = t.body.restore(r) }
+
+// serves says that the engine takes the request on. What it was sent is noted once
+// more, as an equal prompt that came to nothing may have taken it back.
+func (t *ticket) serves() {
+	if t.scratch != nil && t.cause == "" {
+		t.state.tree.Insert(*t.worker.prefix.Load(), t.key)
+	}
+}
 
 // begun says that the response begins: nothing will be sent again, so what was
 // held for that is let go.
@@ -300,6 +348,9 @@ func (t *ticket) answered(said usage) {
 	t.reservation.Load().Release()
 	t.decision.answered(t, said)
 	counts := t.decision.tokenCounts
+	if said.seen && said.cached >= 0 && t.cause == "" && forgotten(counts) {
+		t.state.check(t.worker)
+	}
 	if said.seen && said.prompt > 0 && t.textBytes > 0 {
 		t.state.learn(t.model, t.textBytes, said.prompt)
 	}
@@ -308,9 +359,16 @@ func (t *ticket) answered(said usage) {
 		uncached = counts.prompt - counts.cached
 	}
 	t.reservation.Load().Learn(uncached)
-	if t.cause == "" {
+	if t.cause == "" || said.seen {
 		t.state.metrics.tokens(t.worker, t.model, counts)
 	}
+}
+
+// forgotten reports whether an engine found so little of what it was believed to
+// hold that it may have been restarted.
+func forgotten(n tokenCounts) bool {
+	const enough = 512 // tokens, below which it may be the last blocks
+	return n.held >= enough && n.cached < n.held/4
 }
 
 // accepted says that the engine answers for the model by this name.

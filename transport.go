@@ -60,8 +60,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		ticket.failed(r, err)
 		return nil, err
 	}
-	if response.StatusCode >= http.StatusBadRequest {
-		ticket.retract() // it was not served, so the worker holds no more than before
+	if response.StatusCode < http.StatusBadRequest {
+		ticket.serves()
+	} else {
+		ticket.retract()
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		ticket.begun()
@@ -122,10 +124,12 @@ func watchBody(response *http.Response, t *ticket) io.ReadCloser {
 type responseBody struct {
 	io.ReadCloser
 	ticket *ticket
-	stream bool // of server-sent events: its first bytes are the first token
+	stream bool // of server-sent events
 	counts bool // ends with what the engine counted
+	first  firstEvent
 	taken  bool // for the client
-	begun  bool // something came
+	begun  bool // the first token, or anything of an answer that is no stream
+	ended  bool // all came
 	done   bool
 }
 
@@ -140,7 +144,8 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.saw(p[:n])
 	}
-	if errors.Is(err, io.EOF) {
+	if err == io.EOF { //nolint:errorlint // what only wraps it is a failure
+		b.ended = true
 		b.finish()
 	}
 	return n, err
@@ -156,13 +161,13 @@ func (b *responseBody) saw(p []byte) {
 	if !b.counts {
 		return
 	}
-	if p[0] == ':' && !b.begun {
-		return // a comment that keeps the connection open is no token
+	if !b.begun && b.stream {
+		b.begun = b.first.in(p)
+		if b.begun {
+			b.ticket.firstToken(time.Now())
+		}
 	}
-	if b.stream && !b.begun {
-		b.ticket.firstToken(time.Now())
-	}
-	b.begun = true
+	b.begun = b.begun || !b.stream
 	b.ticket.usage.write(p)
 }
 
@@ -172,6 +177,7 @@ func (b *responseBody) finish() {
 		return
 	}
 	b.done = true
+	b.ticket.decision.broken = !b.ended
 	if b.begun {
 		b.ticket.answered(b.ticket.usage.last)
 		return

@@ -88,13 +88,14 @@ func TestTwoProxiesInOneRequestHaveEachTheirOwnTicket(t *testing.T) {
 	engines := newEngines(t, 2)
 	s := newSite(t)
 	config := s.caddyfile("lb_policy cache_aware", freeAddress(t))
-	config = config[:len(config)-2] + "\nhandle_errors {\nreverse_proxy " + strings.Join(addresses(engines), " ") + " {\nlb_policy cache_aware\n}\n}\n}"
+	config = config[:len(config)-2] + "\nhandle_errors {\nreverse_proxy " + strings.Join(addresses(engines), " ") + " {\nlb_policy cache_aware\nheader_down X-Last {http.inference.upstream}\n}\n}\n}"
 	s.load(config)
 	body := chatOf(message("user", strings.Repeat("hello ", 300)))
 	for range 3 {
 		response, err := s.client.Post(s.url+"/v1/chat/completions", "application/json", strings.NewReader(body))
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
+		require.Contains(t, addresses(engines), response.Header.Get("X-Last"), "placeholders tell of the last one")
 	}
 	got := append(engines[0].received(), engines[1].received()...)
 	require.Len(t, got, 3)
@@ -128,4 +129,17 @@ func TestACommentIsNoToken(t *testing.T) {
 	proceed <- struct{}{}
 	require.Eventually(t, func() bool { return w.Decoding() == 1 }, patience, tick)
 	close(proceed)
+}
+
+// TestOneReverseProxyHasOnePolicyOfOurs nests the policy in a fallback of itself.
+func TestOneReverseProxyHasOnePolicyOfOurs(t *testing.T) {
+	for _, fallback := range []string{"cache_aware", "header X-User {\nfallback cache_aware\n}"} {
+		s := newSite(t)
+		err := loadCaddyfile(s.caddyfile("lb_policy cache_aware {\nfallback "+fallback+"\n}", freeAddress(t)))
+		require.ErrorContains(t, err, "another policy of this plugin in the same reverse_proxy")
+	}
+	engine := newEngine(t)
+	s := startSite(t, "lb_policy header X-User {\nfallback cache_aware\n}", engine.address())
+	s.chat(chatOf(message("user", "hello")))
+	require.Equal(t, "cold", s.lastDecision(1)["reason"], "it may be the fallback of another policy")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-inference/caddy-inference/fleet"
 	"github.com/caddy-inference/caddy-inference/radix"
+	"github.com/caddy-inference/caddy-inference/selection"
 )
 
 // worker is a member of the fleet as the rim knows it. It lives as long as a
@@ -24,6 +25,7 @@ type worker struct {
 	transport atomic.Pointer[reverseproxy.HTTPTransport]
 
 	engine engine
+	sick   atomic.Bool   // by Caddy's health checks, when last looked at
 	left   chan struct{} // closed when the last config left
 
 	// series guards the worker's metrics: none is written once they are deleted.
@@ -74,6 +76,15 @@ func (s *state) forgetPrefixes(w *worker) {
 	}
 	handle := s.tree.Add()
 	s.tree.Remove(*w.prefix.Swap(&handle))
+}
+
+// seen takes note of what Caddy's health checks say of w: an engine that fails
+// them may be one that is being restarted, though no request finds out.
+func (s *state) seen(w *worker, standing selection.Standing) {
+	sick := standing == selection.Unhealthy
+	if sick != w.sick.Load() && w.sick.CompareAndSwap(!sick, sick) && sick {
+		s.suspect(w)
+	}
 }
 
 // check asks w's engine whether it is still the process it was.

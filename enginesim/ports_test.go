@@ -6,6 +6,7 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
@@ -78,9 +79,10 @@ func TestAReloadKeepsItsOwnPorts(t *testing.T) {
 	port := freePort(t)
 	for _, listen := range []string{"127.0.0.1:%d", "127.0.0.1:%d", ":%d", "tcp4/127.0.0.1:%d"} {
 		require.NoError(t, loadSim(t, fmt.Sprintf(`"`+listen+`"`, port)), listen)
-		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		require.NoError(t, err, listen)
-		require.NoError(t, connection.Close())
+		require.Eventually(t, func() bool { // the old listener may take one with it
+			connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			return err == nil && connection.Close() == nil
+		}, 5*time.Second, 10*time.Millisecond, "nobody listens on "+listen, port)
 	}
 }
 

@@ -150,6 +150,30 @@ func TestRecentWorkHalvesEveryHalfLife(t *testing.T) {
 	require.InDelta(t, 1600, w.Recent(epoch.Add(RecentHalfLife)), 1, "nor lose any")
 }
 
+func TestAPromptBeyondMeasureIsNoMoreRecentWork(t *testing.T) {
+	w := New().Join("a:1")
+	charge(t, w, 10_000_000, epoch)
+	require.InDelta(t, maxRecent, w.Recent(epoch), 1)
+	require.InDelta(t, 1, w.RecentRequests(epoch), 0.01)
+	require.InDelta(t, 0.5, w.RecentRequests(epoch.Add(RecentHalfLife)), 0.01)
+}
+
+func TestARequestThatCameToNothingIsNoRecentWork(t *testing.T) {
+	w := New().Join("a:1")
+	served := charge(t, w, 1000, epoch)
+	refused := charge(t, w, 5000, epoch)
+	later := epoch.Add(RecentHalfLife / 2)
+	refused.Void(later)
+	refused.Void(later)
+	require.InDelta(t, 1000*0.7071, w.Recent(later), 2)
+	require.Equal(t, 6000, w.Load().Queued(), "it is released as any other")
+	served.Release()
+	refused.Release()
+	require.Zero(t, w.Load())
+	served.Void(later)
+	require.InDelta(t, 0, w.Recent(later), 2)
+}
+
 // TestPrefillRateIsThatOfASerialQueue plays an engine that prefills 5,000 tokens
 // a second, one prompt after another, under a queue and without.
 func TestPrefillRateIsThatOfASerialQueue(t *testing.T) {
@@ -172,7 +196,7 @@ func TestPrefillRateIsThatOfASerialQueue(t *testing.T) {
 			r.Learn(r.Tokens())
 			r.Release()
 		}
-		require.InEpsilon(t, 5000, w.PrefillRate(), 0.01, "a request every %s", gap)
+		require.InEpsilon(t, 5000, w.PrefillRate(free), 0.01, "a request every %s", gap)
 	}
 }
 
@@ -180,13 +204,31 @@ func TestSmallPrefillsTeachNothing(t *testing.T) {
 	w := New().Join("a:1")
 	r := charge(t, w, 100, epoch)
 	r.Learn(10_000) // no first token yet
-	r.FirstToken(epoch.Add(time.Second))
-	r.Learn(minLearned - 1)
-	require.Zero(t, w.PrefillRate())
-	r.Learn(minLearned)
-	require.InDelta(t, minLearned, w.PrefillRate(), 1)
+	first := epoch.Add(time.Second)
+	r.FirstToken(first)
+	for range minSamples {
+		r.Learn(minLearned - 1)
+	}
+	require.Zero(t, w.PrefillRate(first))
+	for range minSamples {
+		require.Zero(t, w.PrefillRate(first), "too few to tell")
+		r.Learn(minLearned)
+	}
+	require.InDelta(t, minLearned, w.PrefillRate(first), 1)
+	require.InDelta(t, minLearned, w.PrefillRate(first.Add(rateLife)), 1)
+	require.Zero(t, w.PrefillRate(first.Add(rateLife+1)), "nothing has confirmed it since")
+
+	again := first.Add(2 * rateLife)
+	for n := range minSamples {
+		require.Zero(t, w.PrefillRate(again), "what was long ago is no sample: %d", n)
+		r = charge(t, w, 1000, again)
+		again = again.Add(time.Second)
+		r.FirstToken(again)
+		r.Learn(1000)
+	}
+	require.InDelta(t, 1000, w.PrefillRate(again), 1)
 	w.ForgetRate()
-	require.Zero(t, w.PrefillRate())
+	require.Zero(t, w.PrefillRate(again))
 }
 
 func TestPrefillRateFollowsAnEngineThatChanges(t *testing.T) {
@@ -202,9 +244,9 @@ func TestPrefillRateFollowsAnEngineThatChanges(t *testing.T) {
 		}
 	}
 	run(8000, 500_000)
-	require.InEpsilon(t, 8000, w.PrefillRate(), 0.01)
+	require.InEpsilon(t, 8000, w.PrefillRate(now), 0.01)
 	run(2000, 500_000)
-	require.InEpsilon(t, 2000, w.PrefillRate(), 0.05)
+	require.InEpsilon(t, 2000, w.PrefillRate(now), 0.05)
 }
 
 func TestCapacityIsNeverNegative(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 )
 
 const (
@@ -16,10 +17,17 @@ const (
 	// clients, and only those that an engine answered for are kept.
 	MaxModels = 128
 
+	// MaxModelName is the longest name, in bytes, by which a model is known.
+	MaxModelName = 256
+
 	// OtherModels is the name of the entry that stands for all the rest.
 	OtherModels = "other"
 
 	minRatio, maxRatio = 0.25, 64.0
+
+	// minLearnedText is the least text of a prompt that says something about a
+	// ratio; below it the chat template is most of the prompt.
+	minLearnedText = 256
 
 	// ratioBytes is the bytes of prompts a ratio is averaged over.
 	ratioBytes = 4 << 20
@@ -53,9 +61,12 @@ func (m *Models) Get(name []byte) *Model {
 	return &m.other
 }
 
-// Admit makes a model known by name, if there is room, and returns it as Get
-// does. An engine must have answered for the name.
+// Admit makes a model known by name, if there is room and the name can be shown,
+// and returns it as Get does. An engine must have answered for the name.
 func (m *Models) Admit(name string) *Model {
+	if name == "" || len(name) > MaxModelName || !utf8.ValidString(name) {
+		return &m.other
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	known := make(map[string]*Model)
@@ -75,7 +86,7 @@ func (m *Models) Admit(name string) *Model {
 }
 
 // Learn takes an engine's word that textBytes bytes of a prompt for model were
-// tokens tokens. Answers that cannot be about text are left out.
+// tokens tokens. Answers that cannot be about text, and short prompts, are left out.
 func (m *Models) Learn(model *Model, textBytes, tokens int) {
 	model.learn(textBytes, tokens)
 	m.all.learn(textBytes, tokens)
@@ -118,7 +129,7 @@ func (m *Model) Tokens(textBytes int) int {
 }
 
 func (m *Model) learn(textBytes, tokens int) {
-	if textBytes <= 0 || tokens <= 0 {
+	if textBytes < minLearnedText || tokens <= 0 {
 		return
 	}
 	b, n := float64(textBytes), float64(tokens)

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -41,9 +42,10 @@ func TestRatioIgnoresAnswersThatCannotBeAboutText(t *testing.T) {
 	var m Models
 	a := m.Admit("a")
 	m.Learn(a, 0, 100)
-	m.Learn(a, 100, 0)
+	m.Learn(a, 1000, 0)
+	m.Learn(a, minLearnedText-1, 200)
 	m.Learn(a, -1, -1)
-	m.Learn(a, 1, 1000)
+	m.Learn(a, 1000, 1_000_000)
 	m.Learn(a, 1_000_000, 1)
 	require.InDelta(t, DefaultRatio, a.Ratio(), 0)
 }
@@ -65,6 +67,16 @@ func TestModelsAreBounded(t *testing.T) {
 		}
 	}
 	require.Equal(t, MaxModels, m.Len())
+}
+
+func TestOnlyNamesThatCanBeShownAreKnown(t *testing.T) {
+	var m Models
+	for _, name := range []string{"", "\xff\xfe", "\xed\xa0\x80", strings.Repeat("a", MaxModelName+1)} {
+		require.Equal(t, OtherModels, m.Admit(name).Name())
+	}
+	require.Zero(t, m.Len())
+	require.True(t, m.Admit(strings.Repeat("a", MaxModelName)).Known())
+	require.True(t, m.Admit("模型").Known())
 }
 
 func TestModelsAreAdmittedOnceByMany(t *testing.T) {

@@ -15,6 +15,13 @@ const (
 
 	// learnedTokens is the number of prefilled tokens a rate is averaged over.
 	learnedTokens = 100_000
+
+	// minSamples is the number of requests that make a rate: the first ones after
+	// a start may have waited for a compiler.
+	minSamples = 4
+
+	// rateLife is how long a rate is believed without another sample.
+	rateLife = time.Minute
 )
 
 // prefill learns how many tokens a second a worker prefills.
@@ -26,8 +33,10 @@ const (
 type prefill struct {
 	last atomic.Int64  // UnixNano of the latest first token
 	rate atomic.Uint64 // float64 bits, tokens a second; 0 until learned
+	at   atomic.Int64  // UnixNano of the latest sample
 
 	mu      sync.Mutex
+	samples int
 	tokens  float64
 	seconds float64
 }
@@ -45,18 +54,28 @@ func (p *prefill) learn(tokens int, took time.Duration) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if now := p.last.Load(); now-p.at.Swap(now) > int64(rateLife) {
+		p.samples, p.tokens, p.seconds = 0, 0, 0
+		p.rate.Store(0)
+	}
 	keep := max(0, 1-float64(tokens)/learnedTokens)
 	p.tokens = p.tokens*keep + float64(tokens)
 	p.seconds = p.seconds*keep + took.Seconds()
-	if p.seconds > 0 {
+	p.samples++
+	if p.seconds > 0 && p.samples >= minSamples {
 		p.rate.Store(math.Float64bits(p.tokens / p.seconds))
 	}
 }
 
 // PrefillRate returns the tokens a second the worker has been seen to prefill, 0
-// until it is learned.
-func (w *Worker) PrefillRate() float64 {
-	return math.Float64frombits(w.prefill.rate.Load())
+// until it is learned and when nothing has confirmed it for a while: a worker that
+// was slow once is given another chance.
+func (w *Worker) PrefillRate(now time.Time) float64 {
+	p := &w.prefill
+	if now.UnixNano()-p.at.Load() > int64(rateLife) {
+		return 0
+	}
+	return math.Float64frombits(p.rate.Load())
 }
 
 // ForgetRate drops what was learned about the worker's prefill rate, for an
@@ -65,6 +84,6 @@ func (w *Worker) ForgetRate() {
 	p := &w.prefill
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tokens, p.seconds = 0, 0
+	p.samples, p.tokens, p.seconds = 0, 0, 0
 	p.rate.Store(0)
 }

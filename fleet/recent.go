@@ -6,8 +6,15 @@ import (
 	"time"
 )
 
-// RecentHalfLife is the time after which a placed token counts half in Recent.
-const RecentHalfLife = time.Minute
+const (
+	// RecentHalfLife is the time after which a request counts half in Recent and
+	// RecentRequests.
+	RecentHalfLife = time.Minute
+
+	// maxRecent bounds what one request adds to Recent, in tokens: a prompt that is
+	// longer says no more about how much its worker is asked for.
+	maxRecent = 32 << 10
+)
 
 // recent is an exponentially decaying sum, true to the second. The sum and the
 // time it was true at share one word, so that it can be read and added to without
@@ -18,16 +25,23 @@ func (r *recent) value(now time.Time) float64 {
 	return decayed(r.word.Load(), seconds(now))
 }
 
-func (r *recent) add(tokens float64, now time.Time) {
+func (r *recent) add(n float64, now time.Time) {
 	at := seconds(now)
 	for {
 		old := r.word.Load()
-		sum := float32(decayed(old, at) + tokens)
+		sum := float32(max(decayed(old, at)+n, 0))
 		at = max(at, uint32(old)) //nolint:gosec // the lower half
 		if r.word.CompareAndSwap(old, uint64(math.Float32bits(sum))<<32|uint64(at)) {
 			return
 		}
 	}
+}
+
+// take takes back what is left of n that was added at then.
+func (r *recent) take(n float64, then, now time.Time) {
+	var one recent
+	one.add(n, then)
+	r.add(-one.value(now), now)
 }
 
 // decayed returns what is left at a time of a sum.

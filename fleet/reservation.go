@@ -13,6 +13,7 @@ type Reservation struct {
 	tokens  int
 	charged time.Time
 	stage   atomic.Int32
+	void    atomic.Bool
 	took    atomic.Int64 // prefill time in nanoseconds, 0 until the first token
 }
 
@@ -60,6 +61,15 @@ func (r *Reservation) Release() {
 	}
 	if left.InFlight() == 0 && w.users.Load() <= 0 {
 		w.fleet.reap(w)
+	}
+}
+
+// Void says that the request came to nothing: the engine refused it or could not
+// be reached, so it was no work for the worker. It does not release it. Calls after
+// the first do nothing.
+func (r *Reservation) Void(now time.Time) {
+	if r.void.CompareAndSwap(false, true) {
+		r.worker.recent.take(float64(min(r.tokens, maxRecent)), r.charged, now)
 	}
 }
 

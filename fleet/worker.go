@@ -15,7 +15,8 @@ type Worker struct {
 	assigned atomic.Uint64
 	decoding atomic.Int64
 	began    atomic.Int64 // UnixNano at which the engine turned to the oldest prefill
-	recent   recent
+	recent   recent       // tokens
+	requests recent
 	prefill  prefill
 	capacity atomic.Int64
 }
@@ -70,6 +71,10 @@ func (w *Worker) Prefilling(now time.Time) time.Duration {
 // counts half after RecentHalfLife.
 func (w *Worker) Recent(now time.Time) float64 { return w.recent.value(now) }
 
+// RecentRequests returns the requests placed on the worker of late: each counts
+// half after RecentHalfLife.
+func (w *Worker) RecentRequests(now time.Time) float64 { return w.requests.value(now) }
+
 // Capacity returns the tokens the worker's KV cache holds, 0 if unknown.
 func (w *Worker) Capacity() int { return int(w.capacity.Load()) }
 
@@ -89,7 +94,8 @@ func (w *Worker) Charge(seen Load, tokens int, now time.Time) (*Reservation, boo
 		w.began.Store(now.UnixNano())
 	}
 	w.assigned.Add(1)
-	w.recent.add(float64(tokens), now)
+	w.recent.add(float64(min(tokens, maxRecent)), now)
+	w.requests.add(1, now)
 	return &Reservation{worker: w, tokens: tokens, charged: now}, true
 }
 

@@ -40,8 +40,12 @@ func (p *Prompt) arrange(r *request) {
 	}
 }
 
-// maxSorted bounds the work of sorting, which is quadratic. No real object has as many keys.
-const maxSorted = 64
+// maxSorted bounds the work of sorting, which is quadratic. No real object has as many keys,
+// nor any whose two names together are longer than maxCompared.
+const (
+	maxSorted   = 64
+	maxCompared = 1 << 10
+)
 
 // sortPairs orders the pairs of a name and a value from lo on by name, for objects whose
 // key order means nothing, and leaves the last of those with the same name.
@@ -69,7 +73,7 @@ func (p *Prompt) sortPairs(lo int) {
 // compare compares two names as they stand in the key stream.
 func (p *Prompt) compare(a, b Segment) int {
 	rawA, rawB := p.Raw(a), p.Raw(b)
-	if a.Canonical() && b.Canonical() || a.size+b.size > maxDecoded {
+	if a.Canonical() && b.Canonical() || a.size+b.size > maxCompared {
 		return bytes.Compare(rawA, rawB)
 	}
 	lo := len(p.decoded)

@@ -24,6 +24,9 @@ func (t *Tree) Insert(w Worker, k Key) {
 	}
 	t.work = 0
 	id, stored := t.pass(s, k.root(), chunks)
+	if stored < len(chunks) {
+		t.branch(id)
+	}
 	t.grow(s, k, id, chunks[stored:])
 	for s.over() && t.work < insertWork {
 		t.trim(s)
@@ -55,7 +58,6 @@ func (t *Tree) pass(s *worker, first uint64, chunks []uint64) (last uint32, stor
 			id = t.split(id, 1+same)
 			n = t.nodes.at(id)
 		}
-		n.uses = min(n.uses+1, 2)
 		t.place(&t.all, n, id, last)
 		if n.holds(s.list.slot) {
 			t.place(&s.list, n, id, last)
@@ -66,6 +68,16 @@ func (t *Tree) pass(s *worker, first uint64, chunks []uint64) (last uint32, stor
 		stored += 1 + same
 	}
 	return last, stored
+}
+
+// branch notes that a prompt which was not stored goes on from a node: all that
+// leads there has one more use. A prompt that is sent again is no new one.
+func (t *Tree) branch(id uint32) {
+	for id != 0 {
+		n := t.nodes.at(id)
+		n.uses = min(n.uses+1, 2)
+		id = n.parent
+	}
 }
 
 // grow adds the part of the prompt that was not stored below parent, as far

@@ -26,7 +26,7 @@ func (m *Matches) Bytes(w Worker) int {
 // Shared tells whether the worker's match ended on a trunk, what many prompts
 // start with, rather than at the end of one earlier prompt. It is true if the
 // prompt leaves a stored one halfway (farther from its end than
-// [Options.Rewrite]), if more than one stored prompt passed
+// [Options.Rewrite]), if more than one different prompt passed
 // the place, and if nothing matched. It is false for the next turn of a
 // conversation: other workers gain little from a copy of that.
 func (m *Matches) Shared(w Worker) bool {

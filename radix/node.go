@@ -27,7 +27,7 @@ type node struct {
 
 	parent  uint32
 	next    uint32 // in the index's bucket, or among the free nodes
-	uses    uint8  // prompts that passed through or ended here; 2 is many
+	uses    uint8  // different prompts that passed through or ended here; 2 is many
 	missing uint8  // bytes that the only chunk of a short prompt lacks
 }
 

@@ -15,7 +15,7 @@ type oracle struct {
 	removed []*belief // until the next tend
 	holders map[prefix]int
 	kids    map[prefix]int // stored prefixes one chunk longer
-	uses    map[prefix]int // inserts that passed, since it was last not stored
+	uses    map[prefix]int // different prompts that passed, since it was last not stored
 }
 
 // prefix names a space and the chunks up to some place.
@@ -87,7 +87,11 @@ func (o *oracle) insert(w Worker, k Key) {
 	}
 	o.clock++
 	parent := prefix(0)
+	novel := o.holders[path[len(path)-1]] == 0
 	for depth, at := range path {
+		if novel || o.holders[at] == 0 {
+			o.uses[at]++
+		}
 		bytes := ChunkBytes - int(k.missing())
 		if old, ok := b.prefixes[at]; ok {
 			bytes = old.bytes
@@ -95,7 +99,6 @@ func (o *oracle) insert(w Worker, k Key) {
 			o.take(b, at, parent, bytes)
 		}
 		b.prefixes[at] = record{parent: parent, bytes: bytes, depth: depth, used: o.clock}
-		o.uses[at]++
 		parent = at
 	}
 	o.trim(b)

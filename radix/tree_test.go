@@ -431,6 +431,26 @@ func TestAWorkerRemovedWhileItWaitsForTendLeavesItsSlotOnce(t *testing.T) {
 	check(t, tree)
 }
 
+func TestAPromptThatIsSentAgainIsNoSecondOne(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	tree := New(Options{})
+	a, b := tree.Add(), tree.Add()
+	first := novel(rng, 20)
+	next := novel(rng, 30)
+	copy(next.Chunks, first.Chunks)
+	for range 3 {
+		tree.Insert(a, first)
+		tree.Insert(b, first)
+	}
+	var m Matches
+	tree.Match(next, &m)
+	require.False(t, m.Shared(a))
+	require.False(t, m.Shared(b))
+	tree.Insert(a, next)
+	tree.Match(first, &m)
+	require.True(t, m.Shared(a), "one went on from there")
+}
+
 func TestANextTurnMayRewriteTheEndOfThePromptBefore(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	tree := New(Options{Rewrite: 16*ChunkBytes - 1})

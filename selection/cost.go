@@ -15,6 +15,16 @@ const (
 	// decodeTokens is what a request in flight costs the next one, in prefill tokens.
 	decodeTokens = 64
 
+	// spreadShare is how many tokens may be computed again elsewhere, to have them
+	// there too, for each that has to be computed anyway.
+	spreadShare = 4
+
+	// rateNoise is the ratio within which two prefill rates are the same.
+	rateNoise = 1.25
+
+	// slowest is the least share of the mean rate that is reckoned with.
+	slowest = 1.0 / 8
+
 	// placeAttempts bounds how often a decision is made again because the chosen
 	// worker's ledger moved.
 	placeAttempts = 64
@@ -26,8 +36,7 @@ const (
 // A candidate's cost is the time this request is predicted to wait for its first
 // token there: what is left of the prefills queued before it and its own uncached
 // tokens, at the worker's prefill rate, plus a little for every request in
-// flight. Ties go to the least work of late, then to the fewest requests
-// assigned so far.
+// flight. Ties go to the fewest requests of late, then to the fewest ever.
 //
 // One more term keeps a beginning that many prompts share from gathering them
 // all on its first holder while the fleet idles. Going elsewhere costs one more
@@ -36,28 +45,38 @@ const (
 // a worker was given of late beyond the least busy one's counts as cost, unless
 // what it holds is this conversation's own past, which nobody else can use. At
 // most it makes the worker look as if it held nothing, so that nobody waits
-// elsewhere for a copy. As queues fill, they say the same and say it better, so
+// elsewhere for a copy; and a request that has next to nothing to compute there is
+// not sent to compute all of it elsewhere. As queues fill, they say the same and say it better, so
 // the term fades: the work of late is weighed by the fourth power of the share of
 // workers without a queue.
 func Decide(tokens int, candidates []Candidate, now time.Time) Choice {
-	choice := Choice{Index: -1, Tokens: tokens}
+	choice := Choice{Index: -1, Best: -1, Tokens: tokens}
 	around := survey(tokens, candidates, now)
-	availableHeld := 0
+	holder := -1 // the available candidate that holds the most
 	for i := range candidates {
 		c := &candidates[i]
 		c.weigh(around)
-		choice.BestHeld = max(choice.BestHeld, c.Held)
+		if c.Held > choice.BestHeld {
+			choice.Best, choice.BestHeld = i, c.Held
+		}
 		if c.Standing != Available {
 			continue
 		}
-		availableHeld = max(availableHeld, c.Held)
+		if holder < 0 || c.Held > candidates[holder].Held {
+			holder = i
+		}
 		if choice.Index < 0 || better(c, &candidates[choice.Index]) {
 			choice.Index = i
 		}
 	}
-	if choice.Index >= 0 {
-		choice.Held = candidates[choice.Index].Held
-		choice.Reason = reason(choice, availableHeld)
+	if choice.Index < 0 {
+		return choice
+	}
+	chosen := &candidates[choice.Index]
+	choice.Held = chosen.Held
+	choice.Reason = reason(choice, chosen, &candidates[holder])
+	if choice.Held == choice.BestHeld && choice.Held > 0 {
+		choice.Best = choice.Index
 	}
 	return choice
 }
@@ -100,16 +119,15 @@ type surroundings struct {
 
 // survey reads every candidate's worker once.
 func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
-	rate := readWorkers(tokens, candidates)
+	mean := readWorkers(tokens, candidates, now)
 	around := surroundings{recent: math.Inf(1)}
 	available, idle := 0, 0
 	for i := range candidates {
 		c := &candidates[i]
 		t := &c.Terms
-		if t.Rate == 0 {
-			t.Rate = rate
-		}
+		t.Rate = effectiveRate(t.Rate, mean)
 		t.Recent = c.Worker.Recent(now) / t.Rate
+		t.Requests = c.Worker.RecentRequests(now)
 		t.Wait = wait(c.Worker, t, now)
 		if c.Standing != Available {
 			continue
@@ -126,16 +144,16 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 	return around
 }
 
-// readWorkers reads ledgers and rates, and returns the rate to reckon with for
-// workers of which none was learned: the mean of the others'.
-func readWorkers(tokens int, candidates []Candidate) (rate float64) {
+// readWorkers reads ledgers and rates, and returns the mean of the rates that were
+// learned.
+func readWorkers(tokens int, candidates []Candidate, now time.Time) (mean float64) {
 	sum, learned := 0.0, 0
 	for i := range candidates {
 		c := &candidates[i]
 		c.Terms = Terms{
 			Load:     c.Worker.Load(),
 			Uncached: max(tokens-c.Held, 0),
-			Rate:     c.Worker.PrefillRate(),
+			Rate:     c.Worker.PrefillRate(now),
 		}
 		if c.Terms.Rate > 0 {
 			sum += c.Terms.Rate
@@ -149,6 +167,21 @@ func readWorkers(tokens int, candidates []Candidate) (rate float64) {
 		return defaultRate
 	}
 	return sum / float64(learned)
+}
+
+// effectiveRate is the prefill rate to reckon with for a worker: the mean, unless
+// the worker's own is surely another. Rates that are nearly equal are noise, and
+// would have one worker win every tie; only what is beyond rateNoise counts.
+func effectiveRate(learned, mean float64) float64 {
+	switch {
+	case learned == 0:
+		return mean
+	case learned < mean/rateNoise:
+		return max(learned*rateNoise, mean*slowest)
+	case learned > mean*rateNoise:
+		return learned / rateNoise
+	}
+	return mean
 }
 
 // wait predicts how long what is queued will take. The engine is already some
@@ -176,7 +209,8 @@ func (c *Candidate) weigh(around surroundings) {
 	t.Prefill = float64(t.Uncached) / t.Rate
 	t.Decode = float64(t.Load.InFlight()*decodeTokens) / t.Rate
 	if !c.Private {
-		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), float64(c.Held)/t.Rate)
+		most := min(c.Held, spreadShare*t.Uncached)
+		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), float64(most)/t.Rate)
 	}
 	t.Cost = t.Wait + t.Prefill + t.Decode + t.Spread
 }
@@ -189,19 +223,24 @@ func better(a, b *Candidate) bool {
 	if d := a.Terms.Cost - b.Terms.Cost; math.Abs(d) > tie {
 		return d < 0
 	}
-	if a.Terms.Recent != b.Terms.Recent {
-		return a.Terms.Recent < b.Terms.Recent
+	if a.Terms.Requests != b.Terms.Requests {
+		return a.Terms.Requests < b.Terms.Requests
 	}
 	return a.Worker.Assigned() < b.Worker.Assigned()
 }
 
-func reason(choice Choice, availableHeld int) Reason {
+// reason says why the chosen candidate was taken and not the available one that
+// holds the most.
+func reason(choice Choice, chosen, holder *Candidate) Reason {
 	switch {
 	case choice.BestHeld == 0:
 		return NothingHeld
-	case choice.Held < availableHeld:
+	case chosen.Held < holder.Held:
+		if holder.Terms.Cost-holder.Terms.Spread < chosen.Terms.Cost-chosen.Terms.Spread {
+			return Spread
+		}
 		return LoadOutweighed
-	case choice.Held < choice.BestHeld:
+	case chosen.Held < choice.BestHeld:
 		return HolderUnavailable
 	}
 	return Hit

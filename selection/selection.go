@@ -54,6 +54,7 @@ type Terms struct {
 	Uncached int        // prompt tokens the worker would have to compute
 	Rate     float64    // prefill rate reckoned with, in tokens a second
 	Recent   float64    // work placed on the worker of late, in seconds
+	Requests float64    // requests placed on it of late
 
 	Wait    float64 // for the prefills queued before this one
 	Prefill float64 // for this request's own uncached tokens
@@ -73,6 +74,9 @@ const (
 	// LoadOutweighed: another available worker holds more, but its queue would
 	// cost more than computing the difference.
 	LoadOutweighed
+	// Spread: another available worker holds more and would be as fast, but has done
+	// so much of late that what it holds is copied to this one. See Decide.
+	Spread
 	// HolderUnavailable: a worker that cannot be chosen holds more than any that can.
 	HolderUnavailable
 	// NothingHeld: no worker holds any of the prompt.
@@ -81,7 +85,7 @@ const (
 
 // String returns the reason as it stands in logs and metrics.
 func (r Reason) String() string {
-	return [...]string{"none", "hit", "load", "holder_unavailable", "cold"}[r]
+	return [...]string{"none", "hit", "load", "spread", "holder_unavailable", "cold"}[r]
 }
 
 // Choice is the outcome of a decision.
@@ -94,6 +98,9 @@ type Choice struct {
 	Tokens int
 	// Held is the tokens the chosen worker holds.
 	Held int
-	// BestHeld is the most tokens that any candidate holds, available or not.
+	// Best is the index of the candidate that holds the most, available or not; of
+	// several, the chosen one or the first. -1 if none holds any.
+	Best int
+	// BestHeld is the tokens it holds.
 	BestHeld int
 }

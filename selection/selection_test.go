@@ -51,6 +51,11 @@ func TestTheLeastWaitWins(t *testing.T) {
 			require.Equal(t, test.want, choice.Index)
 			require.Equal(t, test.reason, choice.Reason)
 			require.Equal(t, test.held[test.want], choice.Held)
+			if choice.BestHeld > 0 {
+				require.Equal(t, choice.BestHeld, test.held[choice.Best])
+			} else {
+				require.Equal(t, -1, choice.Best)
+			}
 			require.Equal(t, max(test.held[0], test.held[1], test.held[2]), choice.BestHeld)
 			require.Equal(t, 1000, choice.Tokens)
 		})
@@ -117,22 +122,64 @@ func TestTiesGoToTheFewestAssigned(t *testing.T) {
 	}
 }
 
-func TestASlowerWorkerGetsLess(t *testing.T) {
-	list := candidates(2)
-	for i, rate := range []int{2000, 8000} {
-		w := list[i].Worker
-		r := w.Place(2000, epoch)
-		r.FirstToken(epoch.Add(time.Duration(2000 * float64(time.Second) / float64(rate))))
+// learn has a worker show a prefill rate.
+func learn(w *fleet.Worker, rate float64, now time.Time) {
+	for range 8 {
+		r := w.Place(2000, now)
+		now = now.Add(time.Duration(2000 / rate * float64(time.Second)))
+		r.FirstToken(now)
 		r.Learn(2000)
 		r.Release()
 	}
-	later := epoch.Add(time.Hour)
+}
+
+func TestASlowerWorkerGetsLess(t *testing.T) {
+	list := candidates(2)
+	learn(list[0].Worker, 2000, epoch)
+	learn(list[1].Worker, 8000, epoch.Add(6*time.Second))
+	now := epoch.Add(8 * time.Second)
 	for range 50 {
-		Place(1000, list, later)
+		Place(1000, list, now)
 	}
 	slow, fast := list[0].Worker.Load().InFlight(), list[1].Worker.Load().InFlight()
 	require.Equal(t, 50, slow+fast)
-	require.InDelta(t, 10, slow, 1, "a fifth of the work for a fifth of the speed")
+	require.Less(t, slow, 20)
+	require.Greater(t, slow, 5)
+}
+
+// TestRatesThatDifferByNoiseAreTies places prompts on workers of nearly the same
+// speed, and on ones whose speed is not known.
+func TestRatesThatDifferByNoiseAreTies(t *testing.T) {
+	list := candidates(4)
+	for i, rate := range []float64{8000, 8900, 7400} {
+		learn(list[i].Worker, rate, epoch)
+	}
+	now := epoch.Add(5 * time.Second)
+	for range 40 {
+		_, r := Place(1000, list, now)
+		r.Release()
+	}
+	for _, c := range list {
+		require.InDelta(t, 16, c.Worker.Assigned(), 1)
+	}
+}
+
+// TestAWorkerThatWasSlowOnceIsTriedAgain lets time pass after a worker has shown
+// itself slow, while the others are as they were.
+func TestAWorkerThatWasSlowOnceIsTriedAgain(t *testing.T) {
+	list := candidates(3)
+	learn(list[0].Worker, 20, epoch.Add(-time.Hour))
+	slow := list[0].Worker.Assigned()
+	now := epoch
+	for range 200 {
+		now = now.Add(time.Second)
+		_, r := Place(1000, list, now)
+		at := now.Add(125 * time.Millisecond)
+		r.FirstToken(at)
+		r.Learn(1000)
+		r.Release()
+	}
+	require.Greater(t, list[0].Worker.Assigned(), slow+30, "it is as fast as the others now")
 }
 
 // TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt sends openings that share
@@ -152,6 +199,11 @@ func TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt(t *testing.T) {
 		r.Release()
 		if choice.Held == 0 {
 			copies++
+			if i > 0 {
+				require.Equal(t, Spread, choice.Reason)
+				require.Equal(t, 1500, choice.BestHeld)
+				require.Equal(t, 1500, list[choice.Best].Held)
+			}
 		}
 		holders[choice.Index] = true
 	}
@@ -177,13 +229,32 @@ func TestNobodyWaitsForACopy(t *testing.T) {
 	require.Zero(t, late.Load())
 }
 
-func TestTiesGoToTheLeastWorkOfLate(t *testing.T) {
+func TestTiesGoToTheFewestRequestsOfLate(t *testing.T) {
 	list := candidates(2)
-	list[0].Worker.Place(500, epoch).Release()
+	list[0].Worker.Place(30_000, epoch).Release()
 	for range 3 {
 		list[1].Worker.Place(100, epoch).Release()
 	}
-	require.Equal(t, 1, Decide(1000, list, epoch).Index)
+	require.Equal(t, 0, Decide(1000, list, epoch).Index, "one large prompt keeps nobody away for long")
+	later := epoch.Add(time.Hour)
+	for range 2 {
+		list[0].Worker.Place(100, later).Release()
+	}
+	require.Equal(t, 1, Decide(1000, list, later).Index, "what was long ago does not count")
+}
+
+// TestAPromptThatIsSentAgainStays repeats a prompt that one worker holds almost
+// all of, while the others have nothing to do.
+func TestAPromptThatIsSentAgainStays(t *testing.T) {
+	list := candidates(4)
+	list[1].Worker.Place(81, epoch).Release()
+	for range 10 {
+		list[1].Held = 74
+		choice, r := Place(81, list, epoch)
+		r.Release()
+		require.Equal(t, 1, choice.Index)
+		require.Equal(t, Hit, choice.Reason)
+	}
 }
 
 func TestAConversationStaysWithItsPastWhileItsWorkerIsBusierThanOthers(t *testing.T) {
@@ -246,12 +317,12 @@ func TestTheWaitShrinksAsTheOldestPrefillProceeds(t *testing.T) {
 func TestTheSpreadFadesAsQueuesFill(t *testing.T) {
 	list := candidates(4)
 	list[0].Worker.Place(8000, epoch).Release()
-	list[0].Held = 8000
+	list[0].Held = 16_000
 	for busy, want := range []float64{1, 0.31640625, 0.0625, 0.00390625} {
 		if busy > 0 {
 			require.NotNil(t, list[busy].Worker.Place(100, epoch))
 		}
-		Decide(9000, list, epoch)
+		Decide(24_000, list, epoch)
 		least := 0.0
 		if busy == 3 {
 			least = 100.0 / defaultRate
@@ -324,7 +395,8 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			}
 			cost := float64(c.Worker.Load().Queued()+tokens-c.Held+decodeTokens*c.Worker.Load().InFlight()) / defaultRate
 			if !c.Private {
-				cost += min(math.Pow(idle/available, 4)*(c.Worker.Recent(epoch)-least), float64(c.Held)) / defaultRate
+				most := float64(min(c.Held, 4*(tokens-c.Held)))
+				cost += min(math.Pow(idle/available, 4)*(c.Worker.Recent(epoch)-least), most) / defaultRate
 			}
 			if best < 0 || cost < bestCost-1e-12 || cost < bestCost+1e-12 && c.Worker.Assigned() < list[best].Worker.Assigned() {
 				best, bestCost = i, cost
