@@ -22,8 +22,8 @@ const (
 	// rateNoise is the ratio within which two prefill rates are the same.
 	rateNoise = 1.25
 
-	// slowest is the least share of the mean rate that is reckoned with.
-	slowest = 1.0 / 8
+	// slowest is the least share of the usual rate that is reckoned with.
+	slowest = 1.0 / 4
 
 	// placeAttempts bounds how often a decision is made again because the chosen
 	// worker's ledger moved.
@@ -119,13 +119,13 @@ type surroundings struct {
 
 // survey reads every candidate's worker once.
 func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
-	mean := readWorkers(tokens, candidates, now)
+	usual := readWorkers(tokens, candidates, now)
 	around := surroundings{recent: math.Inf(1)}
 	available, idle := 0, 0
 	for i := range candidates {
 		c := &candidates[i]
 		t := &c.Terms
-		t.Rate = effectiveRate(t.Rate, mean)
+		t.Rate = effectiveRate(t.Rate, usual)
 		t.Recent = c.Worker.Recent(now) / t.Rate
 		t.Requests = c.Worker.RecentRequests(now)
 		t.Wait = wait(c.Worker, t, now)
@@ -144,10 +144,10 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 	return around
 }
 
-// readWorkers reads ledgers and rates, and returns the mean of the rates that were
-// learned.
-func readWorkers(tokens int, candidates []Candidate, now time.Time) (mean float64) {
-	sum, learned := 0.0, 0
+// readWorkers reads ledgers and rates, and returns the rate that is usual among
+// those that were learned: their mean, and then the mean of those that are not far
+// from it, so that one odd worker does not make the others look odd.
+func readWorkers(tokens int, candidates []Candidate, now time.Time) (usual float64) {
 	for i := range candidates {
 		c := &candidates[i]
 		c.Terms = Terms{
@@ -155,33 +155,43 @@ func readWorkers(tokens int, candidates []Candidate, now time.Time) (mean float6
 			Uncached: max(tokens-c.Held, 0),
 			Rate:     c.Worker.PrefillRate(now),
 		}
-		if c.Terms.Rate > 0 {
-			sum += c.Terms.Rate
-			learned++
-		}
 		if c.Standing == Available && !c.Terms.Load.Fits(charged(c.Terms.Uncached)) {
 			c.Standing = Full
 		}
 	}
-	if learned == 0 {
-		return defaultRate
-	}
-	return sum / float64(learned)
+	const far = 2
+	mean := meanRate(candidates, 0, math.Inf(1))
+	return meanRate(candidates, mean/far, mean*far)
 }
 
-// effectiveRate is the prefill rate to reckon with for a worker: the mean, unless
-// the worker's own is surely another. Rates that are nearly equal are noise, and
-// would have one worker win every tie; only what is beyond rateNoise counts.
-func effectiveRate(learned, mean float64) float64 {
+// meanRate is the mean of the learned rates that lie between two others.
+func meanRate(candidates []Candidate, low, high float64) float64 {
+	sum, n := 0.0, 0
+	for i := range candidates {
+		if r := candidates[i].Terms.Rate; r > low && r < high {
+			sum += r
+			n++
+		}
+	}
+	if n == 0 {
+		return defaultRate
+	}
+	return sum / float64(n)
+}
+
+// effectiveRate is the prefill rate to reckon with for a worker: the usual one,
+// unless the worker's own is surely another. Rates that are nearly equal are noise,
+// and would have one worker win every tie; only what is beyond rateNoise counts.
+func effectiveRate(learned, usual float64) float64 {
 	switch {
 	case learned == 0:
-		return mean
-	case learned < mean/rateNoise:
-		return max(learned*rateNoise, mean*slowest)
-	case learned > mean*rateNoise:
+		return usual
+	case learned < usual/rateNoise:
+		return max(learned*rateNoise, usual*slowest)
+	case learned > usual*rateNoise:
 		return learned / rateNoise
 	}
-	return mean
+	return usual
 }
 
 // wait predicts how long what is queued will take. The engine is already some

@@ -148,20 +148,24 @@ func TestASlowerWorkerGetsLess(t *testing.T) {
 }
 
 // TestRatesThatDifferByNoiseAreTies places prompts on workers of nearly the same
-// speed, and on ones whose speed is not known.
+// speed, one whose speed is not known, and one that is much slower.
 func TestRatesThatDifferByNoiseAreTies(t *testing.T) {
 	list := candidates(4)
 	for i, rate := range []float64{8000, 8900, 7400} {
 		learn(list[i].Worker, rate, epoch)
 	}
+	odd := candidates(5)
+	learn(odd[4].Worker, 200, epoch.Add(-79*time.Second))
+	copy(odd, list)
 	now := epoch.Add(5 * time.Second)
 	for range 40 {
-		_, r := Place(1000, list, now)
+		_, r := Place(1000, odd, now)
 		r.Release()
 	}
-	for _, c := range list {
+	for _, c := range odd[:4] {
 		require.InDelta(t, 16, c.Worker.Assigned(), 1)
 	}
+	require.Equal(t, uint64(8), odd[4].Worker.Assigned(), "one that is much slower changes nothing about that")
 }
 
 // TestAWorkerThatWasSlowOnceIsTriedAgain lets time pass after a worker has shown
