@@ -32,13 +32,17 @@ import (
 // `{http.inference.upstream}` | The chosen upstream
 // `{http.inference.model}` | The model, or `other` if no engine has answered for its name yet
 // `{http.inference.api}` | The API the request speaks: `chat`, `completions`, `messages` or `unknown`
-// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
+// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `spread` (another holds more, and a copy was due), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
 // `{http.inference.cause}` | Why a fallback was needed
 // `{http.inference.prompt_tokens}` | Tokens of the prompt: estimated, and as counted by the engine once it has answered
 // `{http.inference.best_held_tokens}` | Of these, the most that any upstream was believed to hold
 // `{http.inference.held_tokens}` | Of these, what the chosen upstream was believed to hold
 // `{http.inference.cached_tokens}` | Of these, what the engine reported to have found in its cache; empty if it did not say
 // `{http.inference.queued_tokens}` | Uncached tokens that were queued on the chosen upstream
+// `{http.inference.holder}` | The upstream that holds more, if another was chosen
+// `{http.inference.holder_queued_tokens}` | Uncached tokens that were queued there
+// `{http.inference.cut}` | The limit beyond which the body was not read, `max_body` or `max_buffered`; empty if it was
+// `{http.inference.broken}` | Whether the answer did not come to its end
 // `{http.inference.attempts}` | How many upstreams were tried
 // `{http.inference.first_token}` | How long the first token of a streamed answer took
 type CacheAware struct {
