@@ -68,7 +68,7 @@ func newMetrics(s *state) *metrics {
 	return &metrics{
 		state: s,
 
-		nobody:    prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody"}),
+		nobody:    prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody_total", Help: "Choices of workers that are gone."}),
 		decisions: counter("decisions_total", "Choices of an upstream, one for each attempt of a request, by their reason.", "policy", "upstream", "reason"),
 		fallbacks: counter("fallbacks_total", "Choices made without a prompt to route on, by the cause.", "policy", "cause"),
 		unplaced:  counter("unplaced_total", "Attempts for which no upstream could be chosen.", "policy"),

@@ -71,5 +71,7 @@ func TestAnEngineThatFindsNothingIsAskedWhetherItWasRestarted(t *testing.T) {
 	require.Equal(t, "cold", s.reason(body))
 	require.Equal(t, "hit", s.reason(body))
 	engine.startedAt(2)
-	require.Eventually(t, func() bool { return s.reason(body) == "cold" }, patience, tick)
+	require.Equal(t, "hit", s.reason(body), "nobody knows yet")
+	require.Eventually(t, func() bool { return value(t, "believed_bytes", "upstream", engine.address()) == 0 }, patience, tick)
+	require.Equal(t, "cold", s.reason(body))
 }

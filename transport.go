@@ -144,7 +144,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	if n > 0 {
 		b.saw(p[:n])
 	}
-	if err == io.EOF { //nolint:errorlint // what only wraps it is a failure
+	if err == io.EOF { // what only wraps it is a failure
 		b.ended = true
 		b.finish()
 	}
