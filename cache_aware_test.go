@@ -294,6 +294,36 @@ func TestThatNoUpstreamCanBeChosenIsTold(t *testing.T) {
 	requireIdle(t)
 }
 
+// TestShortTurnsStay interleaves conversations whose turns are shorter than what the
+// tree resolves, with beginnings of all lengths that they share.
+func TestShortTurnsStay(t *testing.T) {
+	for _, system := range []int{0, 60, 20_000} {
+		for _, turn := range []int{10, 40, 200} {
+			engines := newEngines(t, 4)
+			s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+			random := rand.New(rand.NewPCG(27, uint64(system+turn)))
+			beginning := ""
+			if system > 0 {
+				beginning = message("system", letters(random, system)) + ","
+			}
+			home, history := make([]int, 8), make([]string, 8)
+			for n := range 5 {
+				for i := range history {
+					if n > 0 {
+						history[i] += "," + message("assistant", letters(random, 20)) + ","
+					}
+					history[i] += message("user", letters(random, turn))
+					engine := served(t, engines, func() { s.chat(chatOf(beginning + history[i])) })
+					if n == 0 {
+						home[i] = engine
+					}
+					require.Equal(t, home[i], engine, "system %d, turns of %d: conversation %d left at turn %d", system, turn, i, n)
+				}
+			}
+		}
+	}
+}
+
 // TestAPromptThatIsSentAgainStays repeats two turns of a conversation, short and
 // long, to an idle fleet.
 func TestAPromptThatIsSentAgainStays(t *testing.T) {

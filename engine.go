@@ -155,7 +155,7 @@ func (s *state) heard(w *worker, said engineFacts, failed bool) {
 
 // fit limits what w is believed to hold to what its engine has room for.
 func (s *state) fit(w *worker) {
-	bytes := float64(w.Capacity()) * s.models.Ratio()
+	bytes := float64(w.Capacity()) * s.models.StoredRatio()
 	s.tree.SetCapacity(*w.prefix.Load(), int64(bytes))
 }
 

@@ -170,9 +170,9 @@ func (s *state) putScratch(sc *scratch) {
 const fitAbove = 0.05
 
 // learn takes in how many tokens an engine counted in a prompt.
-func (s *state) learn(model *fleet.Model, textBytes, tokens int) {
-	s.models.Learn(model, textBytes, tokens)
-	ratio, fitted := s.models.Ratio(), math.Float64frombits(s.fitted.Load())
+func (s *state) learn(model *fleet.Model, textBytes, storedBytes, tokens int) {
+	s.models.Learn(model, textBytes, storedBytes, tokens)
+	ratio, fitted := s.models.StoredRatio(), math.Float64frombits(s.fitted.Load())
 	if math.Abs(ratio-fitted) <= fitAbove*fitted {
 		return
 	}

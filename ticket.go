@@ -43,9 +43,11 @@ type ticket struct {
 	model     *fleet.Model
 	modelName string // of a model not known yet
 	textBytes int    // that tokens is an estimate of; 0 if it is not
-	keyBytes  int    // of all of the prompt, estimated if the body was cut
-	tokens    int
-	cut       string // the limit beyond which the body was not read; empty if it was
+
+	storedBytes int // that these count as in the tree
+	keyBytes    int // of all of the prompt, estimated if the body was cut
+	tokens      int
+	cut         string // the limit beyond which the body was not read; empty if it was
 
 	key      radix.Key
 	tried    []attempt
@@ -166,7 +168,7 @@ func (t *ticket) parse(path string, length int64) (cause string) {
 		return ""
 	}
 	if p.TokenIDs == 0 && p.Media == 0 && p.N <= 1 && t.body.whole {
-		t.textBytes = p.TextBytes
+		t.textBytes, t.storedBytes = p.TextBytes, len(t.key.Chunks)*radix.ChunkBytes
 	}
 	return ""
 }
@@ -249,11 +251,12 @@ func (t *ticket) candidates(rt *router, pool reverseproxy.UpstreamPool, m *membe
 	return s.candidates
 }
 
-// heldTokens turns bytes of the key into tokens of the prompt.
-func (t *ticket) heldTokens(bytes int) int {
+// heldTokens turns matched bytes of the key into tokens of the prompt.
+func (t *ticket) heldTokens(matched int) int {
 	if t.keyBytes == 0 {
 		return 0
 	}
+	bytes := t.scratch.chunker.Length(matched)
 	return int(int64(t.tokens) * int64(min(bytes, t.keyBytes)) / int64(t.keyBytes))
 }
 
@@ -352,7 +355,7 @@ func (t *ticket) answered(said usage) {
 		t.state.check(t.worker)
 	}
 	if said.seen && said.prompt > 0 && t.textBytes > 0 {
-		t.state.learn(t.model, t.textBytes, said.prompt)
+		t.state.learn(t.model, t.textBytes, t.storedBytes, said.prompt)
 	}
 	uncached := counts.prompt - counts.held
 	if counts.cached >= 0 {

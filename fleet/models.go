@@ -86,15 +86,16 @@ func (m *Models) Admit(name string) *Model {
 }
 
 // Learn takes an engine's word that textBytes bytes of a prompt for model were
-// tokens tokens. Answers that cannot be about text, and short prompts, are left out.
-func (m *Models) Learn(model *Model, textBytes, tokens int) {
+// tokens tokens, and that they count as storedBytes bytes where prompts are
+// remembered. Answers that cannot be about text, and short prompts, are left out.
+func (m *Models) Learn(model *Model, textBytes, storedBytes, tokens int) {
 	model.learn(textBytes, tokens)
-	m.all.learn(textBytes, tokens)
+	m.all.learn(storedBytes, tokens)
 }
 
-// Ratio returns the bytes of prompt text that a token of the whole fleet's
-// prompts stands for.
-func (m *Models) Ratio() float64 { return m.all.Ratio() }
+// StoredRatio returns the bytes that a token of the whole fleet's prompts counts
+// as where prompts are remembered.
+func (m *Models) StoredRatio() float64 { return m.all.Ratio() }
 
 // Len returns the number of models known by name.
 func (m *Models) Len() int {

@@ -16,12 +16,12 @@ func TestRatioIsLearnedForEachModel(t *testing.T) {
 
 	a, b := m.Admit("a"), m.Admit("b")
 	for range 100 {
-		m.Learn(a, 3000, 1000)
-		m.Learn(b, 6000, 1000)
+		m.Learn(a, 3000, 3300, 1000)
+		m.Learn(b, 6000, 6600, 1000)
 	}
 	require.InDelta(t, 3, a.Ratio(), 0.01)
 	require.InDelta(t, 6, b.Ratio(), 0.01)
-	require.InDelta(t, 4.5, m.Ratio(), 0.1)
+	require.InDelta(t, 4.95, m.StoredRatio(), 0.1)
 	require.Equal(t, 1000, m.Get([]byte("a")).Tokens(3000))
 	require.InDelta(t, DefaultRatio, m.Get([]byte("c")).Ratio(), 0)
 }
@@ -30,10 +30,10 @@ func TestRatioFollowsWhatPromptsAreMadeOf(t *testing.T) {
 	var m Models
 	a := m.Admit("a")
 	for range 1000 {
-		m.Learn(a, 40_000, 10_000)
+		m.Learn(a, 40_000, 40_000, 10_000)
 	}
 	for range 1000 {
-		m.Learn(a, 40_000, 20_000)
+		m.Learn(a, 40_000, 40_000, 20_000)
 	}
 	require.InDelta(t, 2, a.Ratio(), 0.05)
 }
@@ -41,12 +41,12 @@ func TestRatioFollowsWhatPromptsAreMadeOf(t *testing.T) {
 func TestRatioIgnoresAnswersThatCannotBeAboutText(t *testing.T) {
 	var m Models
 	a := m.Admit("a")
-	m.Learn(a, 0, 100)
-	m.Learn(a, 1000, 0)
-	m.Learn(a, minLearnedText-1, 200)
-	m.Learn(a, -1, -1)
-	m.Learn(a, 1000, 1_000_000)
-	m.Learn(a, 1_000_000, 1)
+	m.Learn(a, 0, 0, 100)
+	m.Learn(a, 1000, 1000, 0)
+	m.Learn(a, minLearnedText-1, minLearnedText-1, 200)
+	m.Learn(a, -1, -1, -1)
+	m.Learn(a, 1000, 1000, 1_000_000)
+	m.Learn(a, 1_000_000, 1_000_000, 1)
 	require.InDelta(t, DefaultRatio, a.Ratio(), 0)
 }
 
@@ -85,7 +85,7 @@ func TestModelsAreAdmittedOnceByMany(t *testing.T) {
 	for range 16 {
 		wait.Go(func() {
 			for i := range MaxModels {
-				m.Learn(m.Admit(fmt.Sprint(i)), 4000, 1000)
+				m.Learn(m.Admit(fmt.Sprint(i)), 4000, 4000, 1000)
 			}
 		})
 	}

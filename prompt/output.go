@@ -138,19 +138,35 @@ func (o *output) rewrite(raw []byte) int {
 	return n
 }
 
+// MessageEnder is a writer of key streams that wants to know where messages end.
+type MessageEnder interface {
+	EndMessage()
+}
+
 // WriteTo writes the prompt's key stream to w and returns how many bytes w took. Equal
 // prompts have equal streams. The model, the salt, the LoRA and the session are not in
 // it. Long content is handed to w in place, so w must not keep or change what it is given.
+//
+// A w that is a MessageEnder is told where messages end: before every role but one that
+// comes first, and at the end of a prompt that was read whole.
 func (p *Prompt) WriteTo(w io.Writer) (int64, error) {
 	o := &p.out
 	o.w, o.n, o.err, o.len = w, 0, nil, 0
+	ender, _ := w.(MessageEnder)
 	for i := range p.Segments {
 		if o.err != nil {
 			break
 		}
+		if ender != nil && i > 0 && p.Segments[i].Kind == KindRole {
+			o.flush()
+			ender.EndMessage()
+		}
 		p.write(&p.Segments[i])
 	}
 	o.flush()
+	if ender != nil && !p.Partial {
+		ender.EndMessage()
+	}
 	o.w = nil
 	return o.n, o.err
 }

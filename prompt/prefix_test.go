@@ -95,3 +95,54 @@ func TestIDsThatGoOnKeepTheirStream(t *testing.T) {
 		before = stream
 	}
 }
+
+// pieces gathers what a prompt writes, cut where messages end.
+type pieces struct{ ended, open string }
+
+func (p *pieces) Write(b []byte) (int, error) {
+	p.open += string(b)
+	return len(b), nil
+}
+
+func (p *pieces) EndMessage() {
+	p.ended += p.open + "|"
+	p.open = ""
+}
+
+// TestMessagesEndInTheSamePlacesAsTheConversationGoesOn compares turns of chats and
+// messages: tools, system prompts and all that comes before the first role end with it.
+func TestMessagesEndInTheSamePlacesAsTheConversationGoesOn(t *testing.T) {
+	tools := `"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],`
+	for _, head := range []string{"", tools} {
+		before := ""
+		messages := ""
+		for turn, m := range []string{
+			`{"role":"system","content":"be kind"}`, `{"role":"user","content":"a"}`,
+			`{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}`,
+			`{"role":"tool","tool_call_id":"1","content":"b"}`, `{"role":"user","content":[{"type":"text","text":"c"},{"type":"text","text":"d"}]}`,
+		} {
+			if turn > 0 {
+				messages += ","
+			}
+			messages += m
+			var p Prompt
+			var w pieces
+			Parse(&p, "/v1/chat/completions", []byte(`{`+head+`"messages":[`+messages+`]}`))
+			_, err := p.WriteTo(&w)
+			require.NoError(t, err)
+			require.Empty(t, w.open, "the last message has ended too")
+			require.True(t, strings.HasPrefix(w.ended, before), "%q goes on as %q", before, w.ended)
+			more := 1
+			if turn == 0 && head != "" {
+				more++ // the tools
+			}
+			require.Equal(t, strings.Count(before, "|")+more, strings.Count(w.ended, "|"))
+			before = w.ended
+		}
+	}
+	var p Prompt
+	var w pieces
+	Parse(&p, "/v1/chat/completions", []byte(`{"messages":[{"role":"user","content":"a"},{"role":"user","content":"b`))
+	_, _ = p.WriteTo(&w)
+	require.NotEmpty(t, w.open, "a message that was cut has not ended")
+}

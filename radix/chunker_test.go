@@ -147,3 +147,60 @@ func FuzzChunker(f *testing.F) {
 		requireKey(t, chunked(prompt, seed), c.Key(0))
 	})
 }
+
+// TestAConversationThatGoesOnHasTheSameChunksAndMore writes conversations of
+// messages of every length, cut into writes at random.
+func TestAConversationThatGoesOnHasTheSameChunksAndMore(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	c := NewChunker(1)
+	for range 200 {
+		var before []uint64
+		var messages [][]byte
+		for range 1 + rng.IntN(8) {
+			message := make([]byte, rng.IntN(4)*ChunkBytes+rng.IntN(3)*rng.IntN(ChunkBytes))
+			for i := range message {
+				message[i] = byte(rng.Uint32())
+			}
+			messages = append(messages, message)
+			c.Reset()
+			lengths := []int{0} // behind so many chunks
+			for _, m := range messages {
+				for rest := m; len(rest) > 0; {
+					n := 1 + rng.IntN(len(rest))
+					_, _ = c.Write(rest[:n])
+					rest = rest[n:]
+				}
+				c.EndMessage()
+				for at := ChunkBytes; at < len(m)+ChunkBytes && len(m) > 0; at += ChunkBytes {
+					lengths = append(lengths, lengths[len(lengths)-1]+min(ChunkBytes, len(m)-at+ChunkBytes))
+				}
+			}
+			k := c.Key(0)
+			require.Len(t, k.Chunks, len(lengths)-1)
+			require.True(t, slices.Equal(before, k.Chunks[:len(before)]))
+			for chunks, length := range lengths {
+				require.Equal(t, length, c.Length(chunks*ChunkBytes))
+			}
+			before = append([]uint64{}, k.Chunks...)
+		}
+	}
+}
+
+func TestWhereAMessageEndsMatters(t *testing.T) {
+	c := NewChunker(1)
+	key := func(parts ...string) []uint64 {
+		c.Reset()
+		for _, p := range parts {
+			_, _ = c.WriteString(p)
+			c.EndMessage()
+		}
+		return append([]uint64{}, c.Key(0).Chunks...)
+	}
+	require.NotEqual(t, key("ab", "c"), key("a", "bc"))
+	require.Equal(t, key("ab", "", "c"), key("ab", "c"))
+	c.Reset()
+	_, _ = c.WriteString("abc")
+	c.EndMessage()
+	require.Equal(t, 3, c.Key(0).Bytes)
+	require.Equal(t, 3, c.Length(3))
+}

@@ -3,7 +3,8 @@ package radix
 import "math/bits"
 
 // ChunkBytes is the length of prompt behind one fingerprint, and so the
-// resolution of a match, in bytes.
+// resolution of a match, in bytes. Where a message ends it can be less (see
+// [Chunker.EndMessage]); the tree counts all chunks alike.
 const ChunkBytes = 128
 
 // Key is a prompt as the tree sees it.
