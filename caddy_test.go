@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// engine is a stand-in for an inference engine: it notes what it is sent and
+// mockEngine is a stand-in for an inference engine: it notes what it is sent and
 // answers as the test wants.
 type mockEngine struct {
 	*httptest.Server

@@ -13,7 +13,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/stretchr/testify/require"
 )
 
@@ -228,5 +227,3 @@ func FuzzCaddyfile(f *testing.F) {
 		require.Equal(t, string(c.FallbackRaw), string(again.FallbackRaw))
 	})
 }
-
-var _ reverseproxy.Selector = (*CacheAware)(nil)

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -68,6 +69,7 @@ func (d *decision) choose(t *ticket, choice selection.Choice, why reason, queued
 	d.queued = queued
 	d.holder, d.holderQueued = "", 0
 	d.cut = t.cut
+	d.broken, d.firstToken = false, 0
 	d.tokenCounts = tokenCounts{prompt: t.tokens, best: choice.BestHeld, held: choice.Held, cached: -1}
 }
 
@@ -135,10 +137,11 @@ const placeholderPrefix = "http.inference."
 
 // placeholder resolves {http.inference.*}.
 func (d *decision) placeholder(key string) (any, bool) {
-	if len(key) <= len(placeholderPrefix) || key[:len(placeholderPrefix)] != placeholderPrefix {
+	name, ours := strings.CutPrefix(key, placeholderPrefix)
+	if !ours {
 		return nil, false
 	}
-	switch key[len(placeholderPrefix):] {
+	switch name {
 	case "policy":
 		return d.policy, true
 	case "upstream":

@@ -71,7 +71,7 @@ func BenchmarkDecision(b *testing.B) {
 			candidates := t.candidates(rt, pool, m)
 			choice, reservation := selection.Place(t.tokens, candidates, now)
 			t.placed(rt, m, reservation, choice)
-			reservation.Release()
+			reservation.Release(time.Now())
 			rt.state.putScratch(t.scratch)
 		})
 	})

@@ -1,27 +1,21 @@
 package inference
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"go.uber.org/zap"
 )
 
 const (
+	// askTimeout bounds one question to an engine, its answer included.
 	askTimeout = 5 * time.Second
 
 	// An engine that does not answer is asked again after askFirst, then after
@@ -29,17 +23,6 @@ const (
 	// before askFirst, however many requests fail.
 	askFirst = time.Second
 	askLast  = 30 * time.Second
-
-	// maxEngineMetrics bounds what is read of an engine's metrics page, in bytes.
-	maxEngineMetrics = 8 << 20
-
-	// maxMetricsLine bounds a line of it that is looked at, in bytes. The longest
-	// of ours has the engine's whole cache configuration in its labels, about 2 KiB.
-	maxMetricsLine = 16 << 10
-
-	// maxCacheTokens bounds what is believed of the size of one cache. What is
-	// reckoned with it cannot overflow.
-	maxCacheTokens = 1 << 40
 )
 
 // engine is what a worker's engine said of itself, and whether it has to be
@@ -65,15 +48,20 @@ func (s *state) ask(w *worker) {
 	s.tasks.Go(func() { s.askWhileWanted(ctx, w) })
 }
 
-// suspect says that w failed a request in a way that a restart of its engine
-// would explain.
-func (s *state) suspect(w *worker) {
-	w.engine.suspect.Store(true)
+// check asks w's engine whether it is still the process it was.
+func (s *state) check(w *worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.workers[w.Worker] == w {
 		s.ask(w)
 	}
+}
+
+// suspect says that w failed a request in a way that a restart of its engine
+// would explain.
+func (s *state) suspect(w *worker) {
+	w.engine.suspect.Store(true)
+	s.check(w)
 }
 
 // askWhileWanted asks until there is an answer from after it was last wanted.
@@ -130,19 +118,16 @@ func (w *worker) pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// engineFacts is what an engine's metrics page tells. Zero values are unknown.
-type engineFacts struct {
-	capacity int     // tokens of its KV cache
-	started  float64 // Unix seconds
-}
-
 // heard takes in what the engine said. One that failed and does not tell when it
 // was started is taken for restarted: a cache believed empty costs one prefill,
 // one wrongly believed full costs one for each request.
 func (s *state) heard(w *worker, said engineFacts, failed bool) {
-	restarted := said.started != w.engine.started && w.engine.started != 0 || failed && said.started == 0
-	w.engine.started = said.started
-	if restarted {
+	before := w.engine.started
+	if said.started != 0 {
+		w.engine.started = said.started
+	}
+	changed, untold := before != 0 && w.engine.started != before, failed && said.started == 0
+	if changed || untold {
 		s.forgetPrefixes(w)
 		w.ForgetRate()
 		s.logger.Load().Info("engine was restarted; its cache is taken for empty", zap.String("upstream", w.Address()))
@@ -195,123 +180,4 @@ func askEngine(ctx context.Context, w *worker) (engineFacts, error) {
 		return engineFacts{}, fmt.Errorf("%w: answered %d", errNoMetrics, response.StatusCode)
 	}
 	return readEngineMetrics(io.LimitReader(response.Body, maxEngineMetrics))
-}
-
-const (
-	cacheConfigMetric  = "vllm:cache_config_info"
-	poolMetric         = "sglang:max_total_num_tokens"
-	processStartMetric = "process_start_time_seconds"
-)
-
-// readEngineMetrics finds vLLM's cache_config_info, SGLang's max_total_num_tokens
-// and the process start time on a metrics page. With data parallelism there is one cache a rank; the address
-// holds them all.
-func readEngineMetrics(page io.Reader) (engineFacts, error) {
-	lines, err := factLines(page)
-	if err != nil {
-		return engineFacts{}, fmt.Errorf("reading metrics page: %w", err)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(lines)
-	if err != nil {
-		return engineFacts{}, fmt.Errorf("%w: %w", errNoMetrics, err)
-	}
-	var facts engineFacts
-	for _, m := range families[cacheConfigMetric].GetMetric() {
-		facts.capacity += cacheTokens(m.GetLabel())
-	}
-	facts.capacity += poolTokens(families[poolMetric].GetMetric())
-	for _, m := range families[processStartMetric].GetMetric() {
-		started := max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())
-		if started > 0 && !math.IsInf(started, 1) { // nor NaN
-			facts.started = max(facts.started, started)
-		}
-	}
-	return facts, nil
-}
-
-// factLines returns the lines of a metrics page that we read. A page has some
-// thousand; ours can be read whatever the others are, and with them a last line
-// that was cut.
-func factLines(page io.Reader) (*bytes.Buffer, error) {
-	lines := new(bytes.Buffer)
-	reader := bufio.NewReaderSize(page, maxMetricsLine)
-	begins := true // at the beginning of a line
-	for {
-		line, err := reader.ReadSlice('\n')
-		if err == nil && begins && hasFact(line) {
-			lines.Write(line)
-		}
-		begins = err == nil
-		switch {
-		case err == nil || errors.Is(err, bufio.ErrBufferFull):
-		case err == io.EOF:
-			return lines, nil
-		default:
-			return nil, err
-		}
-	}
-}
-
-// hasFact reports whether a line is about a metric of ours, its type included.
-func hasFact(line []byte) bool {
-	line = bytes.TrimPrefix(line, []byte("# TYPE "))
-	for _, metric := range []string{cacheConfigMetric, poolMetric, processStartMetric} {
-		if bytes.HasPrefix(line, []byte(metric)) {
-			return true
-		}
-	}
-	return false
-}
-
-// cacheTokens reads a cache's size off the labels that describe it.
-func cacheTokens(labels []*dto.LabelPair) int {
-	var tokens, blocks, blockSize int
-	for _, l := range labels {
-		n, err := strconv.Atoi(l.GetValue())
-		if err != nil || n < 0 || n > maxCacheTokens {
-			continue // "None" and the like are unknown
-		}
-		switch l.GetName() {
-		case "kv_cache_size_tokens":
-			tokens = n
-		case "num_gpu_blocks":
-			blocks = n
-		case "block_size":
-			blockSize = n
-		}
-	}
-	if tokens > 0 {
-		return tokens
-	}
-	if blocks == 0 || blockSize > maxCacheTokens/blocks {
-		return 0
-	}
-	return blocks * blockSize
-}
-
-// poolTokens reads SGLang's size of a cache: one for each data parallel rank, told
-// by every process that shares it.
-func poolTokens(metrics []*dto.Metric) (tokens int) {
-	ranks := make(map[string]int)
-	for _, m := range metrics {
-		n := max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())
-		if n > 0 && n <= maxCacheTokens { // nor NaN
-			rank := labelValue(m.GetLabel(), "dp_rank")
-			ranks[rank] = max(ranks[rank], int(n))
-		}
-	}
-	for _, n := range ranks {
-		tokens += n
-	}
-	return tokens
-}
-
-func labelValue(labels []*dto.LabelPair, name string) string {
-	for _, l := range labels {
-		if l.GetName() == name {
-			return l.GetValue()
-		}
-	}
-	return ""
 }

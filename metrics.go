@@ -21,13 +21,13 @@ const (
 type metrics struct {
 	state *state
 
-	decisions *prometheus.CounterVec // policy, upstream, reason
-	nobody    prometheus.Counter     // in place of one of them; never shown
-	fallbacks *prometheus.CounterVec // policy, cause
-	unplaced  *prometheus.CounterVec // policy
-	cut       *prometheus.CounterVec // policy, limit
-	queue     *prometheus.HistogramVec
-	first     *prometheus.HistogramVec
+	decisions *prometheus.CounterVec   // policy, upstream, reason
+	nobody    prometheus.Counter       // in place of one of them; never shown
+	fallbacks *prometheus.CounterVec   // policy, cause
+	unplaced  *prometheus.CounterVec   // policy
+	cut       *prometheus.CounterVec   // policy, limit
+	queue     *prometheus.HistogramVec // policy
+	first     *prometheus.HistogramVec // upstream
 
 	prompt   *prometheus.CounterVec // upstream, model; so are all below
 	best     *prometheus.CounterVec
@@ -35,7 +35,7 @@ type metrics struct {
 	cached   *prometheus.CounterVec
 	reported *prometheus.CounterVec
 
-	inFlight *prometheus.Desc
+	inFlight *prometheus.Desc // upstream; so are all up to believed
 	queued   *prometheus.Desc
 	decoding *prometheus.Desc
 	recent   *prometheus.Desc
@@ -90,7 +90,7 @@ func newMetrics(s *state) *metrics {
 		recent:   desc("recent_tokens", "Uncached prompt tokens placed on the upstream of late: each counts half after a minute.", "upstream"),
 		rate:     desc("prefill_tokens_per_second", "Prefill rate learned from first-token times; 0 if none was learned of late.", "upstream"),
 		capacity: desc("kv_capacity_tokens", "Tokens the engine's KV cache holds, as it said; 0 if unknown.", "upstream"),
-		believed: desc("believed_bytes", "Bytes of prompt text the upstream is believed to hold.", "upstream"),
+		believed: desc("believed_bytes", "Bytes of prompts the upstream is believed to hold, counted in whole pieces of 128.", "upstream"),
 
 		treeBytes:     desc("tree_bytes", "Memory used by the tree of prefixes."),
 		treeLimit:     desc("tree_limit_bytes", "Memory the tree of prefixes may use."),
@@ -101,14 +101,14 @@ func newMetrics(s *state) *metrics {
 	}
 }
 
-func (m *metrics) vectors() []interface {
+// vector is what counters and histograms with labels have in common.
+type vector interface {
 	prometheus.Collector
 	DeletePartialMatch(prometheus.Labels) int
-} {
-	return []interface {
-		prometheus.Collector
-		DeletePartialMatch(prometheus.Labels) int
-	}{m.decisions, m.fallbacks, m.unplaced, m.cut, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
+}
+
+func (m *metrics) vectors() []vector {
+	return []vector{m.decisions, m.fallbacks, m.unplaced, m.cut, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
 }
 
 // Describe implements prometheus.Collector.

@@ -41,11 +41,7 @@ func value(t *testing.T, name string, labels ...string) float64 {
 
 func hasLabels(metric *dto.Metric, want []string) bool {
 	for i := 0; i < len(want); i += 2 {
-		found := false
-		for _, l := range metric.GetLabel() {
-			found = found || l.GetName() == want[i] && l.GetValue() == want[i+1]
-		}
-		if !found {
+		if labelValue(metric.GetLabel(), want[i]) != want[i+1] {
 			return false
 		}
 	}
@@ -75,8 +71,7 @@ func TestEveryDecisionIsAccountedForInTokens(t *testing.T) {
 	require.Equal(t, "hit", response.Header.Get("X-Reason"))
 	require.NotEqual(t, "0", response.Header.Get("X-Held"))
 
-	first, second := s.lastDecision(2), s.decisions()[0]
-	first, second = second, first
+	second, first := s.lastDecision(2), s.decisions()[0]
 	require.Equal(t, "cold", first["reason"])
 	require.Equal(t, 3000.0, first["prompt_tokens"])
 	require.Equal(t, 0.0, first["held_tokens"])

@@ -86,13 +86,13 @@ func (o outcome) String() string {
 
 // placement chooses an engine for a request at a time. What it returns is told
 // when the first token comes, with the tokens that were prefilled, and at the end.
-type placement func(r *traceRequest, now time.Time) (engine int, firstToken func(uncached int, now time.Time), end func())
+type placement func(r *traceRequest, now time.Time) (engine int, firstToken func(uncached int, now time.Time), end func(now time.Time))
 
 func roundRobin() placement {
 	next := -1
-	return func(*traceRequest, time.Time) (int, func(int, time.Time), func()) {
+	return func(*traceRequest, time.Time) (int, func(int, time.Time), func(time.Time)) {
 		next = (next + 1) % modelEngines
-		return next, func(int, time.Time) {}, func() {}
+		return next, func(int, time.Time) {}, func(time.Time) {}
 	}
 }
 
@@ -108,7 +108,7 @@ func leastCost(capacity int) placement {
 		tree.SetCapacity(handles[i], int64(capacity)*modelRatio)
 	}
 	var matches radix.Matches
-	return func(r *traceRequest, now time.Time) (int, func(int, time.Time), func()) {
+	return func(r *traceRequest, now time.Time) (int, func(int, time.Time), func(time.Time)) {
 		key := r.key()
 		tree.Match(key, &matches)
 		for i := range candidates {
@@ -201,9 +201,9 @@ func replay(trace []traceRequest, capacity int, place placement) outcome {
 					waits = append(waits, at-arrival)
 					firstToken(uncached, clock(at))
 					e.running++
-					agenda.at(at+float64(r.Output)*(0.006+0.00035*float64(e.running)), func(float64) {
+					agenda.at(at+float64(r.Output)*(0.006+0.00035*float64(e.running)), func(at float64) {
 						e.running--
-						end()
+						end(clock(at))
 					})
 					e.busy = false
 					e.next(at)

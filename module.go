@@ -42,7 +42,8 @@ func init() {
 type App struct {
 	// How much all requests together may hold of request bodies, in bytes, so
 	// that they can be routed on and sent again. Beyond it a request is routed on
-	// its first 64 KiB and cannot be sent again. Default: 512 MiB.
+	// its first 64 KiB, and cannot be sent again once its body was begun. Default:
+	// 512 MiB.
 	MaxBuffered int64 `json:"max_buffered,omitempty"`
 
 	state    *state
@@ -108,7 +109,7 @@ func (a *App) askForTree(size int64, interval time.Duration) {
 // would each place every request.
 func (a *App) claim(h *reverseproxy.Handler) error {
 	if a.handlers[h] {
-		return errors.New("there is another policy of this plugin in the same reverse_proxy, of which it is a fallback or which is its own")
+		return errors.New("there is another policy of this plugin in the same reverse_proxy; its fallback must be of another kind, such as least_conn")
 	}
 	if a.handlers == nil {
 		a.handlers = make(map[*reverseproxy.Handler]bool)

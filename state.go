@@ -50,13 +50,14 @@ type state struct {
 	scratch sync.Pool
 	fitted  atomic.Uint64 // float64 bits: the ratio that capacities were last measured by
 
-	mu       sync.Mutex
-	workers  map[*fleet.Worker]*worker
-	apps     []*App             // that were started and not stopped, in order
-	cancel   context.CancelFunc // ends what the first of them started
-	ctx      context.Context
-	tasks    sync.WaitGroup
-	interval atomic.Int64 // nanoseconds between rounds of eviction
+	interval atomic.Int64   // nanoseconds between rounds of eviction
+	tasks    sync.WaitGroup // what works in the background
+
+	mu      sync.Mutex // guards what follows
+	workers map[*fleet.Worker]*worker
+	apps    []*App             // that were started and not stopped, in order
+	ctx     context.Context    // of what the first of them started; nil if none runs
+	cancel  context.CancelFunc // ends it
 }
 
 // loadState takes the state from the pool, made new for the first user.

@@ -38,25 +38,25 @@ type ticket struct {
 	sending *bytes.Reader // what the transport reads the body from
 	scratch *scratch      // given back when the response begins
 
-	cause     string // why there is nothing to route on; empty if there is
-	api       prompt.API
-	model     *fleet.Model
-	modelName string // of a model not known yet
-	textBytes int    // that tokens is an estimate of; 0 if it is not
-
-	storedBytes int // that these count as in the tree
-	keyBytes    int // of all of the prompt, estimated if the body was cut
+	cause       string // why there is nothing to route on; empty if there is
+	api         prompt.API
+	model       *fleet.Model
+	modelName   string // of a model not known yet
+	textBytes   int    // that tokens is an estimate of; 0 if it is not
+	storedBytes int    // that textBytes count as in the tree
+	keyBytes    int    // of all of the prompt, estimated if the body was cut
 	tokens      int
 	cut         string // the limit beyond which the body was not read; empty if it was
 
-	key      radix.Key
-	tried    []attempt
-	notSent  bool // the last attempt could not connect
-	attempts int
-	worker   *worker
-	keep     int // bytes of the key that the worker held before
-	decision decision
-	usage    usageScanner
+	key       radix.Key
+	tried     []attempt
+	notSent   bool // the last attempt could not connect
+	attempts  int
+	worker    *worker
+	keep      int  // bytes of the key that the worker held before
+	retracted bool // what the attempt left behind was taken back
+	decision  decision
+	usage     usageScanner
 
 	reservation atomic.Pointer[fleet.Reservation]
 	ended       atomic.Bool
@@ -212,13 +212,17 @@ func (t *ticket) withdraw() {
 // release ends the request's entry in the ledger of its worker.
 func (t *ticket) release() {
 	if r := t.reservation.Load(); r != nil {
-		r.Release()
+		r.Release(time.Now())
 	}
 }
 
 // retract says that the worker did not serve the request: it was no work for it,
 // and it holds no more of the prompt than before.
 func (t *ticket) retract() {
+	if t.retracted {
+		return
+	}
+	t.retracted = true
 	if r := t.reservation.Load(); r != nil {
 		r.Void(time.Now())
 	}
@@ -263,11 +267,11 @@ func (t *ticket) heldTokens(matched int) int {
 // placed writes down the worker that was chosen and charged.
 func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice selection.Choice) {
 	w := m.workers[choice.Index]
-	t.worker = w
+	t.worker, t.retracted = w, false
 	t.attempts++
 	t.reservation.Store(r)
 	if t.ended.Load() { // the client left while the choice was made
-		r.Release()
+		r.Release(time.Now())
 	}
 	t.keep = 0
 	if t.cause == "" {
@@ -331,7 +335,7 @@ func (t *ticket) begun() {
 func (t *ticket) end() {
 	t.ended.Store(true)
 	if r := t.reservation.Load(); r != nil {
-		r.Release()
+		r.Release(time.Now())
 	}
 	t.body.giveBack()
 }
@@ -348,7 +352,7 @@ func (t *ticket) firstToken(now time.Time) {
 // answered takes in a whole answer: what the engine counted against what was
 // believed.
 func (t *ticket) answered(said usage) {
-	t.reservation.Load().Release()
+	t.reservation.Load().Release(time.Now())
 	t.decision.answered(t, said)
 	counts := t.decision.tokenCounts
 	if said.seen && said.cached >= 0 && t.cause == "" && forgotten(counts) {

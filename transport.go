@@ -177,7 +177,7 @@ func (b *responseBody) finish() {
 		return
 	}
 	b.done = true
-	b.ticket.decision.broken = !b.ended
+	b.ticket.decision.broken = b.taken && !b.ended
 	if b.begun {
 		b.ticket.answered(b.ticket.usage.last)
 		return

@@ -161,8 +161,8 @@ func (o *objectShape) next(c byte) objectState {
 	return objectOpen
 }
 
-// usageCounts are the numbers of one usage object in any of the engines' forms; -1 is
-// one that is not there.
+// usageCounts are the numbers of one usage object in any of the engines' forms;
+// -1 is one that is not there.
 type usageCounts struct {
 	prompt int // OpenAI's chat and completions: all of the prompt
 	input  int // OpenAI's responses: all of the prompt; messages: what was computed of it

@@ -30,12 +30,11 @@ type oracleAnswer struct {
 }
 
 type oracleUsage struct {
-	Prompt        *int            `json:"prompt_tokens"`
-	PromptDetails *oracleDetails  `json:"prompt_tokens_details"`
-	Input         *int            `json:"input_tokens"`
-	InputDetails  *oracleDetails  `json:"input_tokens_details"`
-	Read          *int            `json:"cache_read_input_tokens"`
-	Others        json.RawMessage `json:"-"`
+	Prompt        *int           `json:"prompt_tokens"`
+	PromptDetails *oracleDetails `json:"prompt_tokens_details"`
+	Input         *int           `json:"input_tokens"`
+	InputDetails  *oracleDetails `json:"input_tokens_details"`
+	Read          *int           `json:"cache_read_input_tokens"`
 }
 
 type oracleDetails struct {

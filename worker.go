@@ -30,7 +30,7 @@ type worker struct {
 
 	// series guards the worker's metrics: none is written once they are deleted.
 	series sync.RWMutex
-	gone   bool
+	gone   bool // its metrics are deleted
 }
 
 // join returns the worker at address and counts one more user of it. transport
@@ -84,14 +84,5 @@ func (s *state) seen(w *worker, standing selection.Standing) {
 	sick := standing == selection.Unhealthy
 	if sick != w.sick.Load() && w.sick.CompareAndSwap(!sick, sick) && sick {
 		s.suspect(w)
-	}
-}
-
-// check asks w's engine whether it is still the process it was.
-func (s *state) check(w *worker) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.workers[w.Worker] == w {
-		s.ask(w)
 	}
 }

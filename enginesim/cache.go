@@ -71,9 +71,10 @@ func (c *blockCache) free() int { return c.total - len(c.blocks) + c.freeListed 
 func (c *blockCache) used() int { return c.total - c.free() }
 
 // open takes the blocks of a prompt of tokens tokens, cached ones as far as
-// there are, and promises blocks for up to most tokens in all. At least the last token of a prompt is computed
-// anew, so a block that ends with it is not taken. It reports false, and changes
-// nothing, if the promise cannot be kept until other leases are closed.
+// there are, and promises blocks for up to most tokens in all. At least the last
+// token of a prompt is computed anew, so a block that ends with it is not taken.
+// It reports false, and changes nothing, if the promise cannot be kept until
+// other leases are closed.
 func (c *blockCache) open(l *lease, tokens, most int) bool {
 	need := c.blocksFor(most)
 	if l.blocks == nil {
@@ -164,7 +165,7 @@ func (c *blockCache) blocksFor(tokens int) int { return (tokens + c.blockSize - 
 func (c *blockCache) take() int32 {
 	if len(c.blocks) < c.total {
 		c.blocks = append(c.blocks, block{refs: 1})
-		return int32(len(c.blocks) - 1) // #nosec G115 -- at most maxBlocks
+		return int32(len(c.blocks) - 1) //nolint:gosec // at most maxBlocks
 	}
 	i := c.freeHead
 	c.unlist(i)

@@ -126,7 +126,8 @@ func (c *naiveCache) reset() {
 	}
 }
 
-func propertyRounds(short, long int) int {
+// tries is how often a property is tried: the long form is for LONG=1.
+func tries(short, long int) int {
 	if os.Getenv("LONG") == "1" {
 		return long
 	}
@@ -134,7 +135,7 @@ func propertyRounds(short, long int) int {
 }
 
 func TestCacheAgreesWithTheNaiveOne(t *testing.T) {
-	for seed := range uint64(propertyRounds(200, 20000)) {
+	for seed := range uint64(tries(200, 20000)) {
 		checkCache(t, seed)
 	}
 }

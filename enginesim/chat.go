@@ -14,20 +14,14 @@ const chatPrefix = "chatcmpl-"
 func (chatDialect) start(j *job, out *output) error {
 	out.head = j.appendHead(out.head[:0], chatPrefix, "chat.completion.chunk")
 	for choice := range j.answers {
-		b := append(out.buf[:0], out.head...)
-		b = append(b, `{"index":`...)
-		b = strconv.AppendInt(b, int64(choice), 10)
+		b := out.openChoice(choice)
 		b = append(b, `,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
 		if j.tokenIDs {
 			b = append(b, `,"prompt_token_ids":`...)
 			b = appendIDs(b, j.prompts[0].ids...)
 			b = append(b, `,"prompt_text":null`...)
 		}
-		if j.continuousUsage {
-			b = append(appendUsage(b, len(j.prompts[0].ids), 0), '}')
-		}
-		out.buf = append(b, "}\n\n"...)
-		if err := out.send(); err != nil {
+		if err := j.sendChunk(out, b, choice, 0); err != nil {
 			return err
 		}
 	}
@@ -35,9 +29,7 @@ func (chatDialect) start(j *job, out *output) error {
 }
 
 func (chatDialect) token(j *job, out *output, choice int, t token) error {
-	b := append(out.buf[:0], out.head...)
-	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(choice), 10)
+	b := out.openChoice(choice)
 	b = append(b, `,"delta":{"content":`...)
 	b, _ = jsontext.AppendQuote(b, t.text)
 	b = append(b, `},"logprobs":null,"finish_reason":`...)
@@ -50,12 +42,7 @@ func (chatDialect) token(j *job, out *output, choice int, t token) error {
 		b = append(b, `,"token_ids":`...)
 		b = appendIDs(b, t.id)
 	}
-	b = append(b, `}]`...)
-	if j.continuousUsage {
-		b = append(appendUsage(b, len(j.prompts[0].ids), j.answers[choice].n), '}')
-	}
-	out.buf = append(b, "}\n\n"...)
-	return out.send()
+	return j.sendChunk(out, append(b, `}]`...), choice, j.answers[choice].n)
 }
 
 func (chatDialect) end(j *job, out *output) error {

@@ -1,9 +1,6 @@
 package enginesim
 
-import (
-	"encoding/json/jsontext"
-	"strconv"
-)
+import "encoding/json/jsontext"
 
 // completionDialect words answers of /v1/completions.
 type completionDialect struct{}
@@ -16,10 +13,7 @@ func (completionDialect) start(j *job, out *output) error {
 }
 
 func (completionDialect) token(j *job, out *output, choice int, t token) error {
-	prompt := j.prompts[choice/j.n].ids
-	b := append(out.buf[:0], out.head...)
-	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(choice), 10)
+	b := out.openChoice(choice)
 	b = append(b, `,"text":`...)
 	b, _ = jsontext.AppendQuote(b, t.text)
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
@@ -30,7 +24,7 @@ func (completionDialect) token(j *job, out *output, choice int, t token) error {
 	}
 	b = append(b, `,"stop_reason":null,"prompt_token_ids":`...)
 	if j.tokenIDs && t.pos == 0 {
-		b = appendIDs(b, prompt...)
+		b = appendIDs(b, j.prompts[choice/j.n].ids...)
 	} else {
 		b = append(b, `null`...)
 	}
@@ -40,12 +34,7 @@ func (completionDialect) token(j *job, out *output, choice int, t token) error {
 	} else {
 		b = append(b, `null`...)
 	}
-	b = append(b, `}]`...)
-	if j.continuousUsage {
-		b = append(appendUsage(b, len(prompt), j.answers[choice].n), '}')
-	}
-	out.buf = append(b, "}\n\n"...)
-	return out.send()
+	return j.sendChunk(out, append(b, `}]`...), choice, j.answers[choice].n)
 }
 
 func (completionDialect) end(j *job, out *output) error { return j.endStream(out, "") }

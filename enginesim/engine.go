@@ -76,7 +76,7 @@ func (e *engine) close() { e.stop.Do(func() { close(e.stopped) }) }
 // though their tokens are equal; choice tells apart answers to the same prompt.
 func (e *engine) submit(ids []uint32, root uint64, maxTokens, choice int) (*sequence, error) {
 	size := e.opts.BlockSize
-	s := &sequence{engine: e, root: root, prompt: len(ids), maxTokens: maxTokens, seed: mix(root, uint64(choice))} // #nosec G115 -- an index
+	s := &sequence{engine: e, root: root, prompt: len(ids), maxTokens: maxTokens, seed: mix(root, uint64(choice))} //nolint:gosec // an index
 	s.lease.hashes = appendChain(make([]uint64, 0, (len(ids)+maxTokens)/size), root, ids, size)
 	s.tail = append(make([]uint32, 0, size), ids[len(s.lease.hashes)*size:]...)
 	s.seed = chain(mix(s.seed, s.lastHash()), s.tail)
@@ -96,7 +96,7 @@ func (e *engine) submit(ids []uint32, root uint64, maxTokens, choice int) (*sequ
 }
 
 // advance starts the next prefill, if there is one and its blocks can be had. at
-// is when prefill became free. The lock must be held.
+// is when prefill became free. e.mu is held.
 func (e *engine) advance(at time.Time) {
 	front := e.waiting.Front()
 	if front == nil || e.prefilling != nil {
@@ -162,6 +162,12 @@ func (s *sequence) steps(ctx context.Context, emit func(token) error) error {
 
 // abandon takes a sequence that will not run out of the engine.
 func (s *sequence) abandon() { s.leave(errGone) }
+
+func abandonAll(sequences []*sequence) {
+	for _, s := range sequences {
+		s.abandon()
+	}
+}
 
 func (s *sequence) awaitTurn(ctx context.Context) error {
 	if s.turn == nil {

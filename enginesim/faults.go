@@ -66,7 +66,7 @@ func (f *Fault) validate() error {
 	return nil
 }
 
-// diesAtOnce says that the connection breaks before there is an answer.
+// diesAtOnce reports whether the connection breaks before there is an answer.
 func (f *Fault) diesAtOnce() bool {
 	if f.DieAfterEvents != nil {
 		return *f.DieAfterEvents == 0

@@ -135,9 +135,7 @@ func (j *job) run(ctx context.Context, e *engine, out *output) error {
 	}
 	if j.stream {
 		if err := out.begin(); err != nil {
-			for _, s := range sequences {
-				s.abandon()
-			}
+			abandonAll(sequences)
 			return err
 		}
 	}
@@ -159,9 +157,7 @@ func (j *job) submit(e *engine) ([]*sequence, error) {
 		for choice := range j.n {
 			s, err := e.submit(p.ids, j.root, j.maxTokens, choice)
 			if err != nil {
-				for _, queued := range sequences {
-					queued.abandon()
-				}
+				abandonAll(sequences)
 				return nil, err
 			}
 			sequences = append(sequences, s)

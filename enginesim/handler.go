@@ -2,6 +2,7 @@ package enginesim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -274,15 +275,15 @@ func (h *Handler) setOption(option, value string) (err error) {
 			h.Speed = *speed
 		}
 		if err == nil && h.Speed == 0 {
-			err = fmt.Errorf("0 would stop time: use prefill_rate 0 for no delays")
+			err = errors.New("0 would stop time: use prefill_rate 0 for no delays")
 		}
 	case "prompt_tokens_details":
 		if value != "on" && value != "off" {
-			return fmt.Errorf("%q is neither on nor off", value)
+			return fmt.Errorf("%q is neither on nor off; write one of them", value)
 		}
 		h.PromptTokensDetails = new(value == "on")
 	default:
-		return fmt.Errorf("unrecognized option")
+		return errors.New("unrecognized option; there are name, model, capacity, block_size, max_model_len, prefill_rate, decode_base, decode_per_running, speed and prompt_tokens_details")
 	}
 	return err
 }
@@ -299,7 +300,7 @@ func parseTokens(value string) (int, error) {
 func parseFactor(value string) (*float64, error) {
 	f, err := strconv.ParseFloat(value, 64)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a number", value)
+		return nil, fmt.Errorf("%q is not a number; write one such as 8000 or 0.5", value)
 	}
 	return &f, nil
 }
@@ -307,12 +308,11 @@ func parseFactor(value string) (*float64, error) {
 func parseDuration(value string) (*caddy.Duration, error) {
 	duration, err := caddy.ParseDuration(value)
 	if err != nil {
-		return nil, fmt.Errorf("%q is not a duration such as 6ms", value)
+		return nil, fmt.Errorf("%q is not a duration; write one such as 6ms", value)
 	}
 	return new(caddy.Duration(duration)), nil
 }
 
-// Interface guards
 var (
 	_ caddy.Provisioner           = (*Handler)(nil)
 	_ caddy.Validator             = (*Handler)(nil)

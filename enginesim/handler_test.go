@@ -5,7 +5,6 @@ import (
 	jsonv2 "encoding/json/v2"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -174,13 +173,10 @@ http://%s {
 	}
 }`
 
-// freeAddress is an address of this machine that nobody listens on.
+// freeAddress returns an address of this machine that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, listener.Close()) }()
-	return listener.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", freePort(t))
 }
 
 func startSite(t *testing.T) *site {

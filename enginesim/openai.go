@@ -251,6 +251,23 @@ func (j *job) appendHead(b []byte, prefix, object string) []byte {
 	return append(b, `,"choices":[`...)
 }
 
+// openChoice begins a chunk of a stream with the choice it is of.
+func (o *output) openChoice(choice int) []byte {
+	b := append(o.buf[:0], o.head...)
+	b = append(b, `{"index":`...)
+	return strconv.AppendInt(b, int64(choice), 10)
+}
+
+// sendChunk ends a chunk behind its choice, with the choice's usage so far if that
+// was asked for, and sends it. completion is the tokens of the choice so far.
+func (j *job) sendChunk(out *output, b []byte, choice, completion int) error {
+	if j.continuousUsage {
+		b = append(appendUsage(b, len(j.prompts[choice/j.n].ids), completion), '}')
+	}
+	out.buf = append(b, "}\n\n"...)
+	return out.send()
+}
+
 // appendUsage appends a member usage of a chunk, for one choice so far or at the
 // end for all.
 func appendUsage(b []byte, prompt, completion int) []byte {

@@ -106,7 +106,7 @@ func (o Options) Validate() error {
 
 func (o Options) blocks() int { return o.Capacity / max(o.BlockSize, 1) }
 
-// instant says that nothing takes simulated time.
+// instant reports whether nothing takes simulated time.
 func (o Options) instant() bool { return o.PrefillRate == 0 }
 
 // prefillTime is how long tokens that the cache does not hold take.

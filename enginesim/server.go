@@ -1,15 +1,11 @@
 package enginesim
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,7 +69,7 @@ func NewServer(opts Options) (*Server, error) {
 func newServer(opts Options) *Server {
 	s := &Server{opts: opts}
 	s.life.Store(&life{engine: newEngine(opts)})
-	s.lastID.Store(uint64(time.Now().UnixNano())) // #nosec G115 -- any bits will do
+	s.lastID.Store(uint64(time.Now().UnixNano())) // any bits will do
 	return s
 }
 
@@ -187,41 +183,6 @@ func (rt *route) answer(method string) func(*Server, http.ResponseWriter, *http.
 	return nil
 }
 
-// bodies are reused between requests: a prompt of many thousand tokens is read
-// into memory that is there already.
-var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-// maxKeptBody is the largest buffer worth keeping, in bytes.
-const maxKeptBody = 1 << 20
-
-func keepBody(body *bytes.Buffer) {
-	if body.Cap() <= maxKeptBody {
-		bodies.Put(body)
-	}
-}
-
-// readBody reads the whole body of a request. The buffer must go back by
-// keepBody, whether there is an error or not.
-func readBody(w http.ResponseWriter, r *http.Request) (*bytes.Buffer, *apiError) {
-	body := bodies.Get().(*bytes.Buffer)
-	body.Reset()
-	if r.ContentLength > 0 && r.ContentLength <= maxBody {
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
-	}
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
-	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return body, &apiError{
-			status:  http.StatusRequestEntityTooLarge,
-			kind:    "Request Entity Too Large",
-			message: fmt.Sprintf("The body is larger than %d bytes.", tooLarge.Limit),
-		}
-	}
-	if err != nil {
-		return body, badRequest("The body could not be read to its end.", "")
-	}
-	return body, nil
-}
-
 // serveGeneration reads, counts and parses a request to generate, and has it done.
 func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request, rt route) {
 	l := s.life.Load()
@@ -274,85 +235,6 @@ func (l *life) note(body []byte) {
 	l.lastSum, l.lastSize = sum, len(body)
 }
 
-// lenient accepts what Python's parser accepts: of members of the same name the
-// last one counts.
-var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), json.FormatNilSliceAsNull(true), json.FormatNilMapAsNull(true))
-
-// decode parses a request's body. What it says about errors holds where and
-// what kind, never what the client wrote.
-func decode(body []byte, into any) *apiError {
-	err := json.Unmarshal(body, into, lenient)
-	if err == nil {
-		return nil
-	}
-	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
-		return &apiError{
-			status:  http.StatusBadRequest,
-			kind:    "Bad Request",
-			message: fmt.Sprintf("Input should be a valid %s at %s (byte %d).", jsonName(semantic), semantic.JSONPointer, semantic.ByteOffset),
-		}
-	}
-	offset := int64(len(body))
-	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		offset = syntactic.ByteOffset
-	}
-	return &apiError{status: http.StatusBadRequest, kind: "Bad Request", message: fmt.Sprintf("JSON decode error at byte %d.", offset)}
-}
-
-func jsonName(err *json.SemanticError) string {
-	if err.GoType == nil {
-		return "value"
-	}
-	switch kind := err.GoType.Kind().String(); kind {
-	case "struct", "map":
-		return "object"
-	case "slice":
-		return "list"
-	case "bool", "string":
-		return kind
-	default:
-		return "number"
-	}
-}
-
-// apiError is an error in the words of the API it is answered by.
-type apiError struct {
-	status  int
-	kind    string
-	message string
-	param   string
-}
-
-func badRequest(message, param string) *apiError {
-	return &apiError{status: http.StatusBadRequest, kind: "BadRequestError", message: message, param: param}
-}
-
-// writeError answers in the shape of vLLM's OpenAI pages.
-func writeError(w http.ResponseWriter, e *apiError) {
-	type shape struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    int     `json:"code"`
-	}
-	body := shape{Message: e.message, Type: e.kind, Code: e.status}
-	if e.param != "" {
-		body.Param = &e.param
-	}
-	writeJSON(w, e.status, map[string]shape{"error": body})
-}
-
-func writeJSON(w http.ResponseWriter, status int, value any) {
-	body, err := json.Marshal(value, lenient, jsontext.AllowInvalidUTF8(true))
-	if err != nil {
-		status, body = http.StatusInternalServerError, []byte(`{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that left is noticed elsewhere
-}
-
 // modelFor checks the model of a request; none is the first one.
 func (s *Server) modelFor(name string) (string, *apiError) {
 	if name == "" {
@@ -371,57 +253,6 @@ func (s *Server) modelFor(name string) (string, *apiError) {
 	}
 }
 
-func empty(_ *Server, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
-
-func version(_ *Server, w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]string{"version": Version})
-}
-
-func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
-	type card struct {
-		ID          string  `json:"id"`
-		Object      string  `json:"object"`
-		Created     int64   `json:"created"`
-		OwnedBy     string  `json:"owned_by"`
-		Root        string  `json:"root"`
-		Parent      *string `json:"parent"`
-		MaxModelLen int     `json:"max_model_len"`
-	}
-	cards := make([]card, 0, len(s.opts.Models))
-	for _, name := range s.opts.Models {
-		cards = append(cards, card{ID: name, Object: "model", Created: s.life.Load().engine.started.Unix(), OwnedBy: "enginesim", Root: name, MaxModelLen: s.opts.MaxModelLen})
-	}
-	writeJSON(w, http.StatusOK, struct {
-		Object string `json:"object"`
-		Data   []card `json:"data"`
-	}{"list", cards})
-}
-
-func (s *Server) load(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]int64{"server_load": s.life.Load().open.Load()})
-}
-
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(s.life.Load().engine.appendMetrics(nil)) // a scraper that left needs no answer
-}
-
-// resetPrefixCache answers 200 whether there was something in use or not, as
-// vLLM does.
-func (s *Server) resetPrefixCache(w http.ResponseWriter, _ *http.Request) {
-	s.life.Load().engine.resetCache()
-	w.WriteHeader(http.StatusOK)
-}
-
-func (s *Server) stats(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.Stats())
-}
-
-func (s *Server) restart(w http.ResponseWriter, _ *http.Request) {
-	s.Restart()
-	w.WriteHeader(http.StatusNoContent)
-}
-
 // maxGivenID is how much of a client's request id is kept, in bytes.
 const maxGivenID = 128
 
@@ -431,44 +262,4 @@ func (s *Server) requestID(r *http.Request) string {
 		return given[:min(len(given), maxGivenID)]
 	}
 	return fmt.Sprintf("%016x", mix(s.lastID.Add(1), 0))
-}
-
-// tokenize answers with the ids of a text or a conversation.
-func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		Model  string  `json:"model"`
-		Prompt *string `json:"prompt"`
-		conversation
-	}
-	body, apiErr := readBody(w, r)
-	defer keepBody(body)
-	if apiErr == nil {
-		apiErr = decode(body.Bytes(), &req)
-	}
-	if apiErr == nil {
-		_, apiErr = s.modelFor(req.Model)
-	}
-	if apiErr != nil {
-		writeError(w, apiErr)
-		return
-	}
-	var p prompt
-	if req.Prompt != nil {
-		p.ids = appendTokens(nil, *req.Prompt)
-	} else {
-		var err error
-		if p, err = req.render(); err != nil {
-			writeError(w, badRequest(err.Error(), "messages"))
-			return
-		}
-	}
-	if p.ids == nil {
-		p.ids = []uint32{}
-	}
-	writeJSON(w, http.StatusOK, struct {
-		Count       int      `json:"count"`
-		MaxModelLen int      `json:"max_model_len"`
-		Tokens      []uint32 `json:"tokens"`
-		TokenStrs   []string `json:"token_strs"`
-	}{len(p.ids), s.opts.MaxModelLen, p.ids, nil})
 }

@@ -219,7 +219,7 @@ func compact(value jsontext.Value) []byte {
 	return copied
 }
 
-// present says that a member was sent and holds something.
+// present reports whether a member was sent and holds something.
 func present(value jsontext.Value) bool {
 	switch value.Kind() {
 	case 0, 'n':

@@ -80,7 +80,7 @@ func pieceID[T string | []byte](text T, from, to int) uint32 {
 		v = v<<8 | uint64(text[i])
 	}
 	h := v * 0x9e3779b97f4a7c15 >> 32
-	return firstPiece + uint32(h*uint64(vocabSize-firstPiece)>>32) // #nosec G115 -- below vocabSize
+	return firstPiece + uint32(h*uint64(vocabSize-firstPiece)>>32) // below vocabSize
 }
 
 // appendImage appends the placeholders of a picture: other pictures have other
@@ -88,7 +88,7 @@ func pieceID[T string | []byte](text T, from, to int) uint32 {
 func appendImage(ids []uint32, digest uint64) []uint32 {
 	for range imageTokens {
 		digest = mix(digest, imageTokens)
-		ids = append(ids, firstPiece+uint32((digest>>32)*uint64(vocabSize-firstPiece)>>32)) // #nosec G115 -- below vocabSize
+		ids = append(ids, firstPiece+uint32((digest>>32)*uint64(vocabSize-firstPiece)>>32)) // below vocabSize
 	}
 	return ids
 }
@@ -108,7 +108,7 @@ var words = [...]string{
 // word returns the text and the id of the token that follows pos others in an
 // answer. seed stands for all that the answer depends on.
 func word(seed uint64, pos int) (string, uint32) {
-	text := words[mix(seed, uint64(pos))%uint64(len(words))] // #nosec G115 -- pos is not negative
+	text := words[mix(seed, uint64(pos))%uint64(len(words))] //nolint:gosec // pos is not negative
 	if pos == 0 {
 		text = text[1:]
 	}

@@ -40,12 +40,12 @@ func TestAWorkerWithOpenRequestsIsKeptUntilTheyEnd(t *testing.T) {
 	require.Empty(t, f.Workers(), "nobody uses it")
 	require.Equal(t, 1, f.Len(), "but it is still busy")
 
-	first.Release()
+	first.Release(epoch)
 	require.Same(t, w, f.Join("a:1"), "added again, it has its ledger still")
 	require.Equal(t, 20, w.Load().Queued())
 	require.True(t, f.Leave(w))
 
-	second.Release()
+	second.Release(epoch)
 	require.Zero(t, f.Len())
 	require.NotSame(t, w, f.Join("a:1"))
 }
@@ -63,8 +63,8 @@ func TestPrefillIsReleasedAtTheFirstTokenAndTheRestAtTheEnd(t *testing.T) {
 	require.Equal(t, 1, w.Load().InFlight())
 	require.Equal(t, 1, w.Decoding())
 
-	r.Release()
-	r.Release()
+	r.Release(epoch)
+	r.Release(epoch)
 	r.FirstToken(epoch.Add(3 * time.Second))
 	require.Zero(t, w.Load())
 	require.Zero(t, w.Decoding())
@@ -100,7 +100,7 @@ func TestALedgerHoldsNoMoreThanItCanWriteDown(t *testing.T) {
 	w = New().Join("b:1")
 	r := charge(t, w, maxCharge+1, epoch)
 	require.Equal(t, maxCharge, r.Tokens())
-	r.Release()
+	r.Release(epoch)
 	require.Zero(t, w.Load())
 	require.Zero(t, charge(t, w, -1, epoch).Tokens())
 }
@@ -116,7 +116,7 @@ func TestTheLedgerIsZeroWhenAllHaveLeft(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(i), 0))
 			for range 2000 {
 				r := w.Place(random.IntN(5000), epoch)
-				steps := []func(){func() { r.FirstToken(epoch.Add(time.Second)) }, r.Release, r.Release, func() { r.Learn(1000) }}
+				steps := []func(){func() { r.FirstToken(epoch.Add(time.Second)) }, func() { r.Release(epoch) }, func() { r.Release(epoch) }, func() { r.Learn(1000) }}
 				random.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 				var both sync.WaitGroup
 				for _, step := range steps {
@@ -167,8 +167,8 @@ func TestARequestThatCameToNothingIsNoRecentWork(t *testing.T) {
 	refused.Void(later)
 	require.InDelta(t, 1000*0.7071, w.Recent(later), 2)
 	require.Equal(t, 6000, w.Load().Queued(), "it is released as any other")
-	served.Release()
-	refused.Release()
+	served.Release(epoch)
+	refused.Release(epoch)
 	require.Zero(t, w.Load())
 	served.Void(later)
 	require.InDelta(t, 0, w.Recent(later), 2)
@@ -194,7 +194,7 @@ func TestPrefillRateIsThatOfASerialQueue(t *testing.T) {
 			free = start.Add(time.Duration(float64(r.Tokens()) / 5000 * float64(time.Second)))
 			r.FirstToken(free)
 			r.Learn(r.Tokens())
-			r.Release()
+			r.Release(epoch)
 		}
 		require.InEpsilon(t, 5000, w.PrefillRate(free), 0.01, "a request every %s", gap)
 	}
@@ -240,7 +240,7 @@ func TestPrefillRateFollowsAnEngineThatChanges(t *testing.T) {
 			now = now.Add(time.Duration(1000 / rate * float64(time.Second)))
 			r.FirstToken(now)
 			r.Learn(1000)
-			r.Release()
+			r.Release(epoch)
 		}
 	}
 	run(8000, 500_000)
@@ -264,6 +264,6 @@ func BenchmarkChargeAndRelease(b *testing.B) {
 	for b.Loop() {
 		r, _ := w.Charge(w.Load(), 1000, epoch)
 		r.FirstToken(epoch)
-		r.Release()
+		r.Release(epoch)
 	}
 }

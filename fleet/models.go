@@ -38,7 +38,7 @@ type Models struct {
 	mu    sync.Mutex                        // held to add a model
 	known atomic.Pointer[map[string]*Model] // copied on write, so that a look-up takes no lock
 	other Model
-	all   Model // learns from every model
+	all   Model // learns from every model, in stored bytes
 }
 
 // Model is what was learned about one model, or about all that are not known by

@@ -35,7 +35,7 @@ type prefill struct {
 	rate atomic.Uint64 // float64 bits, tokens a second; 0 until learned
 	at   atomic.Int64  // UnixNano of the latest sample
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows, and who writes rate
 	samples int
 	tokens  float64
 	seconds float64
@@ -48,6 +48,7 @@ func (p *prefill) finished(charged, now time.Time) time.Duration {
 	return time.Duration(max(at-max(before, charged.UnixNano()), 1))
 }
 
+// learn takes in a request whose prefill of this many uncached tokens took so long.
 func (p *prefill) learn(tokens int, took time.Duration) {
 	if tokens < minLearned {
 		return
@@ -55,8 +56,7 @@ func (p *prefill) learn(tokens int, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := p.last.Load(); now-p.at.Swap(now) > int64(rateLife) {
-		p.samples, p.tokens, p.seconds = 0, 0, 0
-		p.rate.Store(0)
+		p.forget()
 	}
 	keep := max(0, 1-float64(tokens)/learnedTokens)
 	p.tokens = p.tokens*keep + float64(tokens)
@@ -65,6 +65,12 @@ func (p *prefill) learn(tokens int, took time.Duration) {
 	if p.seconds > 0 && p.samples >= minSamples {
 		p.rate.Store(math.Float64bits(p.tokens / p.seconds))
 	}
+}
+
+// forget begins anew. p.mu is held.
+func (p *prefill) forget() {
+	p.samples, p.tokens, p.seconds = 0, 0, 0
+	p.rate.Store(0)
 }
 
 // PrefillRate returns the tokens a second the worker has been seen to prefill, 0
@@ -84,6 +90,5 @@ func (w *Worker) ForgetRate() {
 	p := &w.prefill
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.samples, p.tokens, p.seconds = 0, 0, 0
-	p.rate.Store(0)
+	p.forget()
 }

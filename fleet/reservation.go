@@ -23,9 +23,6 @@ const (
 	ended
 )
 
-// Worker returns the worker the request is placed on.
-func (r *Reservation) Worker() *Worker { return r.worker }
-
 // Tokens returns the uncached prompt tokens charged.
 func (r *Reservation) Tokens() int { return r.tokens }
 
@@ -46,12 +43,14 @@ func (r *Reservation) FirstToken(now time.Time) {
 	r.took.Store(int64(w.prefill.finished(r.charged, now)))
 }
 
-// Release ends the request. Calls after the first do nothing.
-func (r *Reservation) Release() {
+// Release ends the request. If its prefill was not seen to be done, the engine is
+// taken to turn to the next one now. Calls after the first do nothing.
+func (r *Reservation) Release(now time.Time) {
 	w := r.worker
 	var left Load
 	switch r.stage.Swap(ended) {
 	case waiting:
+		w.began.Store(now.UnixNano())
 		left = Load(w.load.Add(-entry(r.tokens)))
 	case decoding:
 		w.decoding.Add(-1)
@@ -65,8 +64,9 @@ func (r *Reservation) Release() {
 }
 
 // Void says that the request came to nothing: the engine refused it or could not
-// be reached, so it was no work for the worker. It does not release it. Calls after
-// the first do nothing.
+// be reached, so it was no work for the worker and its tokens leave Recent. It does
+// not release it, and it stays one of RecentRequests. Calls after the first do
+// nothing.
 func (r *Reservation) Void(now time.Time) {
 	if r.void.CompareAndSwap(false, true) {
 		r.worker.recent.take(float64(min(r.tokens, maxRecent)), r.charged, now)

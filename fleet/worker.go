@@ -15,10 +15,10 @@ type Worker struct {
 	assigned atomic.Uint64
 	decoding atomic.Int64
 	began    atomic.Int64 // UnixNano at which the engine turned to the oldest prefill
-	recent   recent       // tokens
-	requests recent
+	recent   recent       // tokens placed of late
+	requests recent       // requests placed of late
 	prefill  prefill
-	capacity atomic.Int64
+	capacity atomic.Int64 // tokens of KV cache; 0 is unknown
 }
 
 // Address returns the address by which the worker is known.

@@ -102,5 +102,3 @@ func countIDs(raw []byte) int {
 	}
 	return bytes.Count(raw, []byte{','}) + 1
 }
-
-func hasBackslash(b []byte) bool { return bytes.IndexByte(b, '\\') >= 0 }

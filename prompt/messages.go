@@ -99,13 +99,22 @@ func (p *Prompt) messages() {
 		s.skip()
 		return
 	}
-	for s.enter(); s.nextElement(); {
-		if p.full() || !s.at('{') {
-			s.skip()
-			continue
-		}
+	for s.enter(); p.nextObject(); {
 		p.message()
 	}
+}
+
+// nextObject steps to the next object of the list here that is to be read, and over what
+// else is in it.
+func (p *Prompt) nextObject() bool {
+	s := &p.scan
+	for s.nextElement() {
+		if !p.full() && s.at('{') {
+			return true
+		}
+		s.skip()
+	}
+	return false
 }
 
 // message is what is gathered of one message. Lists leave their segments behind at once.

@@ -63,7 +63,7 @@ func TestConversationThatGoesOnKeepsItsStream(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	m := maker{rnd}
 	var p Prompt
-	for range rounds(2_000, 200_000) {
+	for range tries(2_000, 200_000) {
 		path, turn := chatPath, m.message
 		head := m.head(unordered{})
 		if m.chance(3) {

@@ -83,7 +83,7 @@ func TestFieldsAreRead(t *testing.T) {
 	require.False(t, parsed(chatPath, `{"stream_options":{"include_usage":true},"stream_options":null}`).IncludeUsage)
 }
 
-func TestTokenLimit(t *testing.T) {
+func TestLimitsAreReadIfTheyAreWholeNumbers(t *testing.T) {
 	for body, limit := range map[string]int{
 		`{}`:                                            -1,
 		`{"max_tokens":null}`:                           -1,

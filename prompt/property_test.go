@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rounds is how often a property is tried: few times, or many if LONG is set.
-func rounds(few, many int) int {
-	if os.Getenv("LONG") != "" {
-		return many
+// tries is how often a property is tried: the long form is for LONG=1.
+func tries(short, long int) int {
+	if os.Getenv("LONG") == "1" {
+		return long
 	}
-	return few
+	return short
 }
 
 // streamOf parses a body and returns its key stream.
@@ -34,7 +34,7 @@ func TestStreamIsThatOfTheOracle(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	m := maker{rnd}
 	var p Prompt
-	for range rounds(30_000, 1_000_000) {
+	for range tries(30_000, 1_000_000) {
 		path, v := m.request()
 		body := []byte(spell(rnd, v))
 		require.True(t, json.Valid(body), "%s", body)
@@ -50,7 +50,7 @@ func TestSpellingDoesNotChangeTheStream(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	m := maker{rnd}
 	var p, q Prompt
-	for range rounds(10_000, 1_000_000) {
+	for range tries(10_000, 1_000_000) {
 		path, v := m.request()
 		one, two := []byte(spell(rnd, v)), []byte(spell(rnd, v))
 		require.Equal(t, streamOf(t, &p, path, one), streamOf(t, &q, path, two), "%s\n%s", one, two)
@@ -97,7 +97,7 @@ func TestStreamCanBeTakenApartInOneWayOnly(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(9, 10))
 	m := maker{rnd}
 	var p Prompt
-	for range rounds(10_000, 1_000_000) {
+	for range tries(10_000, 1_000_000) {
 		path, v := m.request()
 		body := []byte(spell(rnd, v))
 		frames := takeApart(t, streamOf(t, &p, path, body))

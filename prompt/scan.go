@@ -1,5 +1,7 @@
 package prompt
 
+import "bytes"
+
 // scanner walks over JSON. It never goes back and keeps no stack: values are found by
 // where they begin and end, and nesting is counted.
 //
@@ -105,3 +107,5 @@ func (s *scanner) word(v span) []byte {
 
 // nextElement steps to an array's next element.
 func (s *scanner) nextElement() bool { return s.more(']') }
+
+func hasBackslash(b []byte) bool { return bytes.IndexByte(b, '\\') >= 0 }

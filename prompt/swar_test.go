@@ -73,7 +73,7 @@ func TestScansStopWhereByteByByteScansDo(t *testing.T) {
 				}
 			}
 			rnd := rand.New(rand.NewPCG(1, 2))
-			for range rounds(50_000, 5_000_000) {
+			for range tries(50_000, 5_000_000) {
 				b := make([]byte, rnd.IntN(400))
 				odd := 1 + rnd.IntN(200)
 				for i := range b {
@@ -93,7 +93,7 @@ func TestRunsOfBackslashesAreCountedAcrossBlocks(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	pieces := []string{`\\`, `\n`, `\"`, `\\\\`, `a`, `\t\t`, strings.Repeat(`\\`, 40), strings.Repeat("x", 60), `\\u`, `\\/`, `u`, `/`, "\\\x01"}
 	ends := []string{`"`, `\u0041`, `\/`, "\n", `\`, ``}
-	for range rounds(50_000, 5_000_000) {
+	for range tries(50_000, 5_000_000) {
 		var b strings.Builder
 		for range rnd.IntN(120) {
 			b.WriteString(pieces[rnd.IntN(len(pieces))])

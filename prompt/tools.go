@@ -8,11 +8,7 @@ func (p *Prompt) tools(kind Kind) {
 		s.skip()
 		return
 	}
-	for s.enter(); s.nextElement(); {
-		if p.full() || !s.at('{') {
-			s.skip()
-			continue
-		}
+	for s.enter(); p.nextObject(); {
 		p.tool(kind)
 	}
 }
@@ -119,11 +115,7 @@ func (p *Prompt) calls() {
 		s.skip()
 		return
 	}
-	for s.enter(); s.nextElement(); {
-		if p.full() || !s.at('{') {
-			s.skip()
-			continue
-		}
+	for s.enter(); p.nextObject(); {
 		var c call
 		p.callObject(&c)
 		p.open(KindToolCall, c.id)

@@ -204,3 +204,37 @@ func (s *scanner) member(key string) (v span) {
 	}
 	return v
 }
+
+// opaque reads a value that is digested as JSON and may be very long. A value that the body
+// ends in is absent, as are null and a string without content.
+func (s *scanner) opaque() span {
+	if !s.at('"') {
+		v := s.json()
+		if s.ended() {
+			return span{}
+		}
+		return v
+	}
+	start := s.pos
+	s.skipString()
+	if s.ended() || s.pos == start+2 {
+		return span{}
+	}
+	f := compact
+	if hasBackslash(s.body[start:s.pos]) {
+		f = loose
+	}
+	return newSpan(f, start, s.pos, 0)
+}
+
+// opaqueMember reads the object here and returns the value that it has under key.
+func (s *scanner) opaqueMember(key string) (v span) {
+	for s.enter(); s.nextKey(); {
+		if string(s.key) == key {
+			v = s.opaque()
+		} else {
+			s.skip()
+		}
+	}
+	return v
+}

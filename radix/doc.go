@@ -10,10 +10,10 @@
 // events knows better and belongs elsewhere.
 //
 // No text enters the tree. A [Chunker] turns the prompt, as it is written to
-// it, into a seeded 64-bit fingerprint for each 128 bytes; a [Key] is those
-// fingerprints and a space, which separates what can never share a cache
-// (models, adapters, salts). Two prompts whose fingerprints collide cost a
-// detour, never more.
+// it, into a seeded 64-bit fingerprint for each 128 bytes, or fewer where a
+// message ends; a [Key] is those fingerprints and a space, which separates what
+// can never share a cache (models, adapters, salts). Two prompts whose
+// fingerprints collide cost a detour, never more.
 //
 // For each request:
 //
@@ -24,7 +24,7 @@
 //	worker := choose(&matches)      // the router's business
 //	tree.Insert(worker, key)        // it will hold all of it soon
 //
-// and [Tree.Retract] if the worker never saw the prompt after all. One
+// and [Tree.Retract] if the worker did not serve the prompt after all. One
 // goroutine runs [Tree.Run] to keep the tree within its limits in small
 // steps; without it the memory limit holds all the same, at the expense of
 // the inserts.

@@ -17,8 +17,8 @@ type Key struct {
 	// tree reads them during the call and keeps nothing of the slice.
 	Chunks []uint64
 
-	// Bytes is the length of prompt that Chunks cover: ChunkBytes for each,
-	// or less if one short chunk is all there is.
+	// Bytes is the length that Chunks count as: ChunkBytes for each, or less
+	// if one short chunk is all there is.
 	Bytes int
 }
 
@@ -44,7 +44,7 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// covers returns the length of the prompt in bytes.
+// covers returns the length of the prompt in bytes, as the tree counts it.
 func (k Key) covers() int {
 	return len(k.Chunks)*ChunkBytes - int(k.missing())
 }

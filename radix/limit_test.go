@@ -222,7 +222,7 @@ func TestUnderALimitTheTreeClaimsNoMoreThanTheOracle(t *testing.T) {
 			w.rng = rand.New(rand.NewPCG(uint64(seed), 2))
 			w.tree = New(Options{MaxBytes: 64 << 10})
 			w.oracle = newOracle()
-			n := operations(300_000, 6_000)
+			n := tries(6_000, 300_000)
 			if w.length > 1000 {
 				n /= 20
 			}

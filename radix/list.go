@@ -19,7 +19,7 @@ type list struct {
 	newest, oldest uint32
 }
 
-// placed tells whether a node of the list stands right behind newer, or first
+// placed reports whether a node of the list stands right behind newer, or first
 // if newer is 0.
 func (t *Tree) placed(l *list, n *node, id, newer uint32) bool {
 	if newer == 0 {

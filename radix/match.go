@@ -18,12 +18,13 @@ type found struct {
 }
 
 // Bytes returns how many bytes of the prompt, from its start, the worker is
-// believed to hold.
+// believed to hold. A chunk that a message's end cut short counts whole; see
+// [Chunker.Length].
 func (m *Matches) Bytes(w Worker) int {
 	return m.of(w).bytes
 }
 
-// Shared tells whether the worker's match ended on a trunk, what many prompts
+// Shared reports whether the worker's match ended on a trunk, what many prompts
 // start with, rather than at the end of one earlier prompt. It is true if the
 // prompt leaves a stored one halfway (farther from its end than
 // [Options.Rewrite]), if more than one different prompt passed
@@ -81,15 +82,15 @@ func (t *Tree) Match(k Key, m *Matches) {
 	}
 }
 
-// shared tells whether more than one prompt passed through or ended at the
+// shared reports whether more than one prompt passed through or ended at the
 // end of the node. A child does as well as a second use: it says that a
 // prompt went on from here which a match that ends here did not follow.
 func (n *node) shared() bool {
 	return n.uses > 1 || n.all.below > 0
 }
 
-// rewritten tells whether a match that leaves n's edge so many chunks before its
-// end leaves only what a next turn may have written anew: the end of the one
+// rewritten reports whether a match that leaves n's edge so many chunks before
+// its end leaves only what a next turn may have written anew: the end of the one
 // prompt that was stored there.
 func (t *Tree) rewritten(n *node, left int) bool {
 	return left <= t.rewrite && n.uses == 1 && n.all.below == 0
@@ -106,7 +107,7 @@ func (m *Matches) begin(t *Tree) {
 	}
 }
 
-// follow lets only the holders of n go on, and tells whether there are any.
+// follow lets only the holders of n go on, and reports whether there are any.
 // Who does not hold n ends above it, bytes into the prompt.
 func (m *Matches) follow(n, above *node, bytes int) bool {
 	some := uint64(0)

@@ -1,7 +1,7 @@
 package radix
 
-// Retract takes back an Insert of a prompt that the worker never received:
-// the worker no longer holds anything of it beyond its first keep bytes,
+// Retract takes back an Insert of a prompt that the worker did not serve after
+// all: the worker no longer holds anything of it beyond its first keep bytes,
 // except what other prompts that it was sent go on from.
 func (t *Tree) Retract(w Worker, k Key, keep int) {
 	t.mu.Lock()

@@ -20,7 +20,7 @@ type script struct {
 	workers map[string]Worker
 }
 
-func TestScripts(t *testing.T) {
+func TestTreeAnswersAsTheScriptsSay(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &script{tree: New(Options{}), chunker: NewChunker(7), workers: map[string]Worker{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

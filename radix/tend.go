@@ -30,8 +30,8 @@ func (t *Tree) Run(ctx context.Context) {
 
 // Tend does one short step of what is to be done behind the requests' backs:
 // it takes what removed workers held, brings workers back to their capacity,
-// and keeps a thirty-second of the memory limit free. It tells whether there
-// is more to do.
+// and keeps a thirty-second of the memory limit free. It reports whether
+// there is more to do.
 func (t *Tree) Tend() (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,7 +44,7 @@ func (t *Tree) Tend() (more bool) {
 	return true
 }
 
-// tend does the next thing, and tells whether there was one.
+// tend does the next thing, and reports whether there was one.
 func (t *Tree) tend() bool {
 	if len(t.queue) > 0 {
 		t.settle(&t.workers[t.queue[0]])
@@ -77,7 +77,7 @@ func (t *Tree) settle(s *worker) {
 	t.work++
 }
 
-// crowded tells whether an insert would soon have to evict by itself.
+// crowded reports whether an insert would soon have to evict by itself.
 func (t *Tree) crowded() bool {
 	return t.bytes() > t.limit-t.limit/64
 }

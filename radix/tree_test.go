@@ -308,7 +308,7 @@ func TestConcurrentUseLeavesAConsistentTree(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var background, users sync.WaitGroup
 	background.Go(func() { tree.Run(ctx) })
-	rounds := operations(200_000, 3_000)
+	rounds := tries(3_000, 200_000)
 	for user := range 6 {
 		users.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(user), 3))

@@ -46,9 +46,9 @@ const (
 // what it holds is this conversation's own past, which nobody else can use. At
 // most it makes the worker look as if it held nothing, so that nobody waits
 // elsewhere for a copy; and a request that has next to nothing to compute there is
-// not sent to compute all of it elsewhere. As queues fill, they say the same and say it better, so
-// the term fades: the work of late is weighed by the fourth power of the share of
-// workers without a queue.
+// not sent to compute all of it elsewhere. As queues fill, they say the same and
+// say it better, so the term fades: the work of late is weighed by the fourth
+// power of the share of workers without a queue.
 func Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	choice := Choice{Index: -1, Best: -1, Tokens: tokens}
 	around := survey(tokens, candidates, now)

@@ -27,11 +27,6 @@ const (
 	Tried
 )
 
-// String returns the standing as it is shown to people.
-func (s Standing) String() string {
-	return [...]string{"available", "unhealthy", "full", "tried"}[s]
-}
-
 // Candidate is one worker in the light of one request.
 type Candidate struct {
 	// Worker is never nil.

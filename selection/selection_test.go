@@ -115,7 +115,7 @@ func TestTiesGoToTheFewestAssigned(t *testing.T) {
 	list := candidates(4)
 	for i := range 40 {
 		_, r := Place(100, list, epoch.Add(time.Duration(i)*time.Hour)) // nothing recent is left
-		r.Release()
+		r.Release(epoch)
 	}
 	for _, c := range list {
 		require.Equal(t, uint64(10), c.Worker.Assigned())
@@ -129,7 +129,7 @@ func learn(w *fleet.Worker, rate float64, now time.Time) {
 		now = now.Add(time.Duration(2000 / rate * float64(time.Second)))
 		r.FirstToken(now)
 		r.Learn(2000)
-		r.Release()
+		r.Release(epoch)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestRatesThatDifferByNoiseAreTies(t *testing.T) {
 	now := epoch.Add(5 * time.Second)
 	for range 40 {
 		_, r := Place(1000, odd, now)
-		r.Release()
+		r.Release(epoch)
 	}
 	for _, c := range odd[:4] {
 		require.InDelta(t, 16, c.Worker.Assigned(), 1)
@@ -181,7 +181,7 @@ func TestAWorkerThatWasSlowOnceIsTriedAgain(t *testing.T) {
 		at := now.Add(125 * time.Millisecond)
 		r.FirstToken(at)
 		r.Learn(1000)
-		r.Release()
+		r.Release(epoch)
 	}
 	require.Greater(t, list[0].Worker.Assigned(), slow+30, "it is as fast as the others now")
 }
@@ -200,7 +200,7 @@ func TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt(t *testing.T) {
 			}
 		}
 		choice, r := Place(1900, list, epoch.Add(time.Duration(i)*time.Second))
-		r.Release()
+		r.Release(epoch)
 		if choice.Held == 0 {
 			copies++
 			if i > 0 {
@@ -220,7 +220,7 @@ func TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt(t *testing.T) {
 func TestNobodyWaitsForACopy(t *testing.T) {
 	list := candidates(3)
 	for _, c := range list[:2] {
-		c.Worker.Place(100_000, epoch).Release()
+		c.Worker.Place(100_000, epoch).Release(epoch)
 	}
 	list[0].Held = 1500
 	late := list[2].Worker
@@ -229,20 +229,20 @@ func TestNobodyWaitsForACopy(t *testing.T) {
 	choice = Decide(1900, list, epoch)
 	require.Equal(t, 0, choice.Index, "the first copy is still being made")
 	r.FirstToken(epoch)
-	r.Release()
+	r.Release(epoch)
 	require.Zero(t, late.Load())
 }
 
 func TestTiesGoToTheFewestRequestsOfLate(t *testing.T) {
 	list := candidates(2)
-	list[0].Worker.Place(30_000, epoch).Release()
+	list[0].Worker.Place(30_000, epoch).Release(epoch)
 	for range 3 {
-		list[1].Worker.Place(100, epoch).Release()
+		list[1].Worker.Place(100, epoch).Release(epoch)
 	}
 	require.Equal(t, 0, Decide(1000, list, epoch).Index, "one large prompt keeps nobody away for long")
 	later := epoch.Add(time.Hour)
 	for range 2 {
-		list[0].Worker.Place(100, later).Release()
+		list[0].Worker.Place(100, later).Release(epoch)
 	}
 	require.Equal(t, 1, Decide(1000, list, later).Index, "what was long ago does not count")
 }
@@ -251,11 +251,11 @@ func TestTiesGoToTheFewestRequestsOfLate(t *testing.T) {
 // all of, while the others have nothing to do.
 func TestAPromptThatIsSentAgainStays(t *testing.T) {
 	list := candidates(4)
-	list[1].Worker.Place(81, epoch).Release()
+	list[1].Worker.Place(81, epoch).Release(epoch)
 	for range 10 {
 		list[1].Held = 74
 		choice, r := Place(81, list, epoch)
-		r.Release()
+		r.Release(epoch)
 		require.Equal(t, 1, choice.Index)
 		require.Equal(t, Hit, choice.Reason)
 	}
@@ -265,7 +265,7 @@ func TestAConversationStaysWithItsPastWhileItsWorkerIsBusierThanOthers(t *testin
 	list := candidates(4)
 	list[2].Held, list[2].Private = 800, true
 	w := list[2].Worker
-	w.Place(100_000, epoch).Release() // much work of late, but none queued
+	w.Place(100_000, epoch).Release(epoch) // much work of late, but none queued
 	choice := Decide(1000, list, epoch)
 	require.Equal(t, 2, choice.Index)
 	require.Equal(t, Hit, choice.Reason)
@@ -311,16 +311,31 @@ func TestTheWaitShrinksAsTheOldestPrefillProceeds(t *testing.T) {
 	require.InDelta(t, 1, list[0].Terms.Wait, 1e-6)
 	Decide(100, list, done.Add(500*time.Millisecond))
 	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6)
-	first.Release()
+	first.Release(done)
 	Decide(100, list, done.Add(500*time.Millisecond))
-	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6)
+	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6, "a request that decodes is not in the queue")
+}
+
+// TestTheWaitForTheNextPrefillBeginsWhenOneIsGivenUp has the client of the oldest
+// prefill leave when it is nearly done.
+func TestTheWaitForTheNextPrefillBeginsWhenOneIsGivenUp(t *testing.T) {
+	list := candidates(1)
+	w := list[0].Worker
+	first := w.Place(8000, epoch)
+	w.Place(8000, epoch)
+	left := epoch.Add(900 * time.Millisecond)
+	first.Release(left)
+	Decide(100, list, left)
+	require.InDelta(t, 1, list[0].Terms.Wait, 1e-6)
+	Decide(100, list, left.Add(250*time.Millisecond))
+	require.InDelta(t, 0.75, list[0].Terms.Wait, 1e-6)
 }
 
 // TestTheSpreadFadesAsQueuesFill weighs recent work less the more workers have a
 // queue, which says the same.
 func TestTheSpreadFadesAsQueuesFill(t *testing.T) {
 	list := candidates(4)
-	list[0].Worker.Place(8000, epoch).Release()
+	list[0].Worker.Place(8000, epoch).Release(epoch)
 	list[0].Held = 16_000
 	for busy, want := range []float64{1, 0.31640625, 0.0625, 0.00390625} {
 		if busy > 0 {
@@ -355,11 +370,11 @@ func TestForcedChoicesAreCharged(t *testing.T) {
 	list := candidates(1)
 	r := Force(0, list[0], epoch)
 	require.Equal(t, 1, list[0].Worker.Load().Queued(), "a request without a prompt counts as well")
-	r.Release()
+	r.Release(epoch)
 	list[0].Held = 300
 	r = Force(1000, list[0], epoch)
 	require.Equal(t, 700, list[0].Worker.Load().Queued())
-	r.Release()
+	r.Release(epoch)
 	require.Zero(t, list[0].Worker.Load())
 }
 
@@ -377,7 +392,7 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			for range random.IntN(3) {
 				r := c.Worker.Place(random.IntN(3000), epoch)
 				if random.IntN(2) == 0 {
-					r.Release()
+					r.Release(epoch)
 				}
 			}
 		}
@@ -425,7 +440,7 @@ func BenchmarkPlace(b *testing.B) {
 			for b.Loop() {
 				now = now.Add(time.Millisecond)
 				_, r := Place(1000, list, now)
-				r.Release()
+				r.Release(epoch)
 			}
 		})
 	}

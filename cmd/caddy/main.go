@@ -1,6 +1,5 @@
 // Command caddy is Caddy with its standard modules, the inference modules, and
-// the simulated engine that the quickstart, tests and benchmarks run against. A
-// Caddy for production is built without the simulator, by xcaddy; see the README.
+// the simulated engine that the quickstart runs against. A Caddy for production is built without the simulator, by xcaddy; see the README.
 package main
 
 import (
