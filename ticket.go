@@ -53,8 +53,9 @@ type ticket struct {
 	notSent   bool // the last attempt could not connect
 	attempts  int
 	worker    *worker
-	keep      int  // bytes of the key that the worker held before
-	retracted bool // what the attempt left behind was taken back
+	handle    radix.Worker // the worker's, when it was chosen: later it may have lost its cache
+	keep      int          // bytes of the key that the worker held before
+	retracted bool         // what the attempt left behind was taken back
 	decision  decision
 	usage     usageScanner
 
@@ -227,7 +228,7 @@ func (t *ticket) retract() {
 		r.Void(time.Now())
 	}
 	if t.worker != nil && t.scratch != nil && t.cause == "" {
-		t.state.tree.Retract(*t.worker.prefix.Load(), t.key, t.keep)
+		t.state.tree.Retract(t.handle, t.key, t.keep)
 	}
 }
 
@@ -275,9 +276,9 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	}
 	t.keep = 0
 	if t.cause == "" {
-		handle := *w.prefix.Load()
-		t.keep = t.scratch.matches.Bytes(handle)
-		t.state.tree.Insert(handle, t.key)
+		t.handle = *w.prefix.Load()
+		t.keep = t.scratch.matches.Bytes(t.handle)
+		t.state.tree.Insert(t.handle, t.key)
 	}
 	why := t.reason(choice)
 	queued := max(w.Load().Queued()-r.Tokens(), 0)
@@ -314,7 +315,7 @@ func (t *ticket) restore(r *http.Request) { t.sending = t.body.restore(r) }
 // more, as an equal prompt that came to nothing may have taken it back.
 func (t *ticket) serves() {
 	if t.scratch != nil && t.cause == "" {
-		t.state.tree.Insert(*t.worker.prefix.Load(), t.key)
+		t.state.tree.Insert(t.handle, t.key)
 	}
 }
 
