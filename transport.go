@@ -93,11 +93,14 @@ func traced(r *http.Request, t *ticket) *http.Request {
 // failed says that the attempt got no response. Unless the client has left, the
 // engine may have been restarted: most likely if it does not even listen.
 func (t *ticket) failed(r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		t.release() // the engine may have done its part, and keeps what it did
+		return
+	}
 	t.withdraw()
 	var dial reverseproxy.DialError
 	t.notSent = errors.As(err, &dial)
 	switch {
-	case r.Context().Err() != nil:
 	case t.notSent:
 		t.state.suspect(t.worker)
 	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):

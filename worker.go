@@ -83,6 +83,6 @@ func (s *state) forgetPrefixes(w *worker) {
 func (s *state) seen(w *worker, standing selection.Standing) {
 	sick := standing == selection.Unhealthy
 	if sick != w.sick.Load() && w.sick.CompareAndSwap(!sick, sick) && sick {
-		s.suspect(w)
+		s.check(w)
 	}
 }

@@ -25,6 +25,8 @@ import (
 type Fleet struct {
 	mu      sync.Mutex
 	workers map[string]*Worker
+
+	pace pace // has a lock of its own
 }
 
 // New returns an empty fleet.

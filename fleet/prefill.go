@@ -13,8 +13,8 @@ const (
 	// scheduler's.
 	minLearned = 256
 
-	// learnedTokens is the number of prefilled tokens a rate is averaged over.
-	learnedTokens = 100_000
+	// sampleKeep is what each sample leaves of the ones before: about ten count.
+	sampleKeep = 0.9
 
 	// minSamples is the number of requests that make a rate: the first ones after
 	// a start may have waited for a compiler.
@@ -24,12 +24,13 @@ const (
 	rateLife = time.Minute
 )
 
-// prefill learns how many tokens a second a worker prefills.
+// prefill learns how fast a worker prefills, compared with the fleet.
 //
 // An engine serves prefills one after another, or several in one step, so the
 // time one of them took is not its time to first token but the time since the
 // one before it was done, if that is later than its own arrival. Summed over
-// many requests the tokens over these times are the rate, queue or no queue.
+// some requests these times, over what they take in the fleet, are how slow the
+// worker is, queue or no queue.
 type prefill struct {
 	last atomic.Int64  // UnixNano of the latest first token
 	rate atomic.Uint64 // float64 bits, tokens a second; 0 until learned
@@ -37,6 +38,7 @@ type prefill struct {
 
 	mu      sync.Mutex // guards what follows, and who writes rate
 	samples int
+	n       float64 // as samples, but those of long ago count less
 	tokens  float64
 	seconds float64
 }
@@ -49,32 +51,35 @@ func (p *prefill) finished(charged, now time.Time) time.Duration {
 }
 
 // learn takes in a request whose prefill of this many uncached tokens took so long.
-func (p *prefill) learn(tokens int, took time.Duration) {
+func (p *prefill) learn(fleet *pace, tokens int, took time.Duration) {
 	if tokens < minLearned {
 		return
 	}
+	fleet.add(float64(tokens), took.Seconds())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now := p.last.Load(); now-p.at.Swap(now) > int64(rateLife) {
 		p.forget()
 	}
-	keep := max(0, 1-float64(tokens)/learnedTokens)
-	p.tokens = p.tokens*keep + float64(tokens)
-	p.seconds = p.seconds*keep + took.Seconds()
 	p.samples++
-	if p.seconds > 0 && p.samples >= minSamples {
-		p.rate.Store(math.Float64bits(p.tokens / p.seconds))
+	p.n = p.n*sampleKeep + 1
+	p.tokens = p.tokens*sampleKeep + float64(tokens)
+	p.seconds = p.seconds*sampleKeep + took.Seconds()
+	if p.samples < minSamples || p.seconds <= 0 {
+		return
 	}
+	rate, usual := fleet.rate(p.n, p.tokens)
+	p.rate.Store(math.Float64bits(rate * usual / p.seconds))
 }
 
 // forget begins anew. p.mu is held.
 func (p *prefill) forget() {
-	p.samples, p.tokens, p.seconds = 0, 0, 0
+	p.samples, p.n, p.tokens, p.seconds = 0, 0, 0, 0
 	p.rate.Store(0)
 }
 
-// PrefillRate returns the tokens a second the worker has been seen to prefill, 0
-// until it is learned and when nothing has confirmed it for a while: a worker that
+// PrefillRate returns the tokens a second the worker would prefill of what the
+// fleet is given, by what it has been seen to do; 0 until that is learned and when nothing has confirmed it for a while: a worker that
 // was slow once is given another chance.
 func (w *Worker) PrefillRate(now time.Time) float64 {
 	p := &w.prefill

@@ -78,6 +78,6 @@ func (r *Reservation) Void(now time.Time) {
 // nothing to learn.
 func (r *Reservation) Learn(uncached int) {
 	if took := r.took.Load(); took > 0 {
-		r.worker.prefill.learn(uncached, time.Duration(took))
+		r.worker.prefill.learn(&r.worker.fleet.pace, uncached, time.Duration(took))
 	}
 }

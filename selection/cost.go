@@ -17,12 +17,12 @@ const (
 
 	// spreadShare is how many tokens may be computed again elsewhere, to have them
 	// there too, for each that has to be computed anyway.
-	spreadShare = 4
+	spreadShare = 32
 
 	// rateNoise is the ratio within which two prefill rates are the same.
-	rateNoise = 1.25
+	rateNoise = 1.5
 
-	// slowest is the least share of the usual rate that is reckoned with.
+	// slowest is the least share of the fastest rate that is reckoned with.
 	slowest = 1.0 / 4
 
 	// placeAttempts bounds how often a decision is made again because the chosen
@@ -119,13 +119,13 @@ type surroundings struct {
 
 // survey reads every candidate's worker once.
 func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
-	usual := readWorkers(tokens, candidates, now)
+	fastest := readWorkers(tokens, candidates, now)
 	around := surroundings{recent: math.Inf(1)}
 	available, idle := 0, 0
 	for i := range candidates {
 		c := &candidates[i]
 		t := &c.Terms
-		t.Rate = effectiveRate(t.Rate, usual)
+		t.Rate = effectiveRate(t.Rate, fastest)
 		t.Recent = c.Worker.Recent(now) / t.Rate
 		t.Requests = c.Worker.RecentRequests(now)
 		t.Wait = wait(c.Worker, t, now)
@@ -144,10 +144,9 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 	return around
 }
 
-// readWorkers reads ledgers and rates, and returns the rate that is usual among
-// those that were learned: their mean, and then the mean of those that are not far
-// from it, so that one odd worker does not make the others look odd.
-func readWorkers(tokens int, candidates []Candidate, now time.Time) (usual float64) {
+// readWorkers reads ledgers and rates, and returns the rate of the fastest worker
+// of which one was learned.
+func readWorkers(tokens int, candidates []Candidate, now time.Time) (fastest float64) {
 	for i := range candidates {
 		c := &candidates[i]
 		c.Terms = Terms{
@@ -155,43 +154,26 @@ func readWorkers(tokens int, candidates []Candidate, now time.Time) (usual float
 			Uncached: max(tokens-c.Held, 0),
 			Rate:     c.Worker.PrefillRate(now),
 		}
+		fastest = max(fastest, c.Terms.Rate)
 		if c.Standing == Available && !c.Terms.Load.Fits(charged(c.Terms.Uncached)) {
 			c.Standing = Full
 		}
 	}
-	const far = 2
-	mean := meanRate(candidates, 0, math.Inf(1))
-	return meanRate(candidates, mean/far, mean*far)
-}
-
-// meanRate is the mean of the learned rates that lie between two others.
-func meanRate(candidates []Candidate, low, high float64) float64 {
-	sum, n := 0.0, 0
-	for i := range candidates {
-		if r := candidates[i].Terms.Rate; r > low && r < high {
-			sum += r
-			n++
-		}
-	}
-	if n == 0 {
+	if fastest == 0 {
 		return defaultRate
 	}
-	return sum / float64(n)
+	return fastest
 }
 
-// effectiveRate is the prefill rate to reckon with for a worker: the usual one,
-// unless the worker's own is surely another. Rates that are nearly equal are noise,
-// and would have one worker win every tie; only what is beyond rateNoise counts.
-func effectiveRate(learned, usual float64) float64 {
-	switch {
-	case learned == 0:
-		return usual
-	case learned < usual/rateNoise:
-		return max(learned*rateNoise, usual*slowest)
-	case learned > usual*rateNoise:
-		return learned / rateNoise
+// effectiveRate is the prefill rate to reckon with for a worker: that of the
+// fastest, unless its own is surely another. Rates that are nearly equal are
+// noise, and would have one worker win every tie; only what is beyond rateNoise
+// counts. Of one that is not known the best is thought, or it would never be.
+func effectiveRate(learned, fastest float64) float64 {
+	if learned == 0 || learned > fastest/rateNoise {
+		return fastest
 	}
-	return usual
+	return max(learned*rateNoise, fastest*slowest)
 }
 
 // wait predicts how long what is queued will take. The engine is already some

@@ -168,6 +168,24 @@ func TestRatesThatDifferByNoiseAreTies(t *testing.T) {
 	require.Equal(t, uint64(8), odd[4].Worker.Assigned(), "one that is much slower changes nothing about that")
 }
 
+// TestASlowWorkerDoesNotHaveOneOfTheFastTakeAll is a fleet of which the slow one and
+// one of the fast are known first.
+func TestASlowWorkerDoesNotHaveOneOfTheFastTakeAll(t *testing.T) {
+	for _, slower := range []float64{1.5, 2, 3, 5} {
+		list := candidates(4)
+		learn(list[0].Worker, 8000/slower, epoch)
+		learn(list[1].Worker, 8000, epoch.Add(10*time.Second))
+		now := epoch.Add(13 * time.Second)
+		for range 60 {
+			_, r := Place(1000, list, now)
+			r.Release(now)
+		}
+		for _, c := range list[2:] {
+			require.Greater(t, c.Worker.Assigned(), uint64(15), "one is %v times slower", slower)
+		}
+	}
+}
+
 // TestAWorkerThatWasSlowOnceIsTriedAgain lets time pass after a worker has shown
 // itself slow, while the others are as they were.
 func TestAWorkerThatWasSlowOnceIsTriedAgain(t *testing.T) {
@@ -253,7 +271,7 @@ func TestAPromptThatIsSentAgainStays(t *testing.T) {
 	list := candidates(4)
 	list[1].Worker.Place(81, epoch).Release(epoch)
 	for range 10 {
-		list[1].Held = 74
+		list[1].Held = 81
 		choice, r := Place(81, list, epoch)
 		r.Release(epoch)
 		require.Equal(t, 1, choice.Index)
@@ -414,7 +432,7 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			}
 			cost := float64(c.Worker.Load().Queued()+tokens-c.Held+decodeTokens*c.Worker.Load().InFlight()) / defaultRate
 			if !c.Private {
-				most := float64(min(c.Held, 4*(tokens-c.Held)))
+				most := float64(min(c.Held, spreadShare*(tokens-c.Held)))
 				cost += min(math.Pow(idle/available, 4)*(c.Worker.Recent(epoch)-least), most) / defaultRate
 			}
 			if best < 0 || cost < bestCost-1e-12 || cost < bestCost+1e-12 && c.Worker.Assigned() < list[best].Worker.Assigned() {
