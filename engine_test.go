@@ -307,7 +307,7 @@ func TestAskingEndsWithTheWorker(t *testing.T) {
 	inBubble(t, func(int) (int, string) { return 0, "" }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
 		pass(2 * time.Second)
 		require.Equal(t, []float64{0, 1}, e.times())
-		s.leave(w)
+		s.leave(w, w.transport.Load())
 		synctest.Wait()
 		require.False(t, w.engine.asking.Load())
 		s.suspect(w)

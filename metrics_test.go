@@ -185,7 +185,7 @@ func TestNoSeriesIsMadeForAWorkerThatIsGone(t *testing.T) {
 		return n
 	}
 	require.NotZero(t, series())
-	s.leave(w)
+	s.leave(w, w.transport.Load())
 	require.Zero(t, series())
 	s.metrics.choices("cache_aware", w)[fallback].Inc()
 	s.metrics.firstToken(w, 1)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/stretchr/testify/require"
 )
 
@@ -181,6 +182,17 @@ func TestAConfigThatFailsChangesNothing(t *testing.T) {
 	require.EqualValues(t, defaultMaxTreeSize, state.tree.Stats().MaxBytes)
 	require.EqualValues(t, defaultMaxBuffered, state.buffered.limit.Load())
 	require.Len(t, state.members(), 2)
+
+	reached := func() (list []*reverseproxy.HTTPTransport) {
+		for _, w := range state.members() {
+			list = append(list, w.transport.Load())
+		}
+		return list
+	}
+	before := reached()
+	other := strings.Replace(s.caddyfile("lb_policy cache_aware\ntransport http {\ntls\n}", addresses(engines)...), s.url, "http://"+taken.Addr().String(), 1)
+	require.Error(t, loadCaddyfile(other), "it reaches the engines in another way")
+	require.ElementsMatch(t, before, reached())
 	s.chat(body)
 	require.Equal(t, 1.0, value(t, "decisions_total", "reason", "hit"))
 }

@@ -43,7 +43,8 @@ type membership struct {
 // joined is a worker that the router uses.
 type joined struct {
 	*worker
-	absent time.Time // since when no list named it; zero if the current one does
+	reach  *reverseproxy.HTTPTransport // as it was joined with
+	absent time.Time                   // since when no list named it; zero if the current one does
 }
 
 // newRouter sets up what a policy needs of the reverse_proxy it is in.
@@ -92,7 +93,7 @@ func (rt *router) close() error {
 	}
 	for address, j := range rt.joined {
 		delete(rt.joined, address)
-		rt.state.leave(j.worker)
+		rt.state.leave(j.worker, j.reach)
 	}
 	if rt.made != nil {
 		return rt.made.Cleanup()
@@ -141,9 +142,9 @@ func (rt *router) member(address string) *worker {
 	if rt.handler != nil && isHostPort(address) {
 		reach = watched(rt.handler)
 	}
-	j := &joined{worker: rt.state.join(address, reach)}
+	j := &joined{worker: rt.state.join(address, reach), reach: reach}
 	if rt.closed { // an old request: it may use the worker, but not keep it
-		rt.state.leave(j.worker)
+		rt.state.leave(j.worker, j.reach)
 		return j.worker
 	}
 	rt.joined[address] = j
@@ -195,7 +196,7 @@ func (rt *router) letAbsentGo() {
 			continue
 		}
 		delete(rt.joined, address)
-		rt.state.leave(j.worker)
+		rt.state.leave(j.worker, j.reach)
 	}
 	if again {
 		rt.sweep = time.AfterFunc(absentGrace, rt.letAbsentGo)

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -21,8 +22,10 @@ type worker struct {
 	// its cache, which forgets all at once.
 	prefix atomic.Pointer[radix.Worker]
 
-	// transport is how the newest config reaches the engine.
-	transport atomic.Pointer[reverseproxy.HTTPTransport]
+	// transport is how the engine is reached: as the newest of the routers that use
+	// the worker does. The state's lock guards the list of all of them.
+	transport  atomic.Pointer[reverseproxy.HTTPTransport]
+	transports []*reverseproxy.HTTPTransport
 
 	engine engine
 	sick   atomic.Bool   // by Caddy's health checks, when last looked at
@@ -46,6 +49,7 @@ func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *wor
 		w.prefix.Store(&handle)
 		s.workers[member] = w
 	}
+	w.transports = append(w.transports, transport)
 	before := w.transport.Swap(transport)
 	if !known || before == nil {
 		s.ask(w)
@@ -53,12 +57,16 @@ func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *wor
 	return w
 }
 
-// leave counts one user of w less; the last one takes with it all that is kept
-// about the worker.
-func (s *state) leave(w *worker) {
+// leave counts one user of w less, which had joined it with that transport; the
+// last one takes with it all that is kept about the worker.
+func (s *state) leave(w *worker, transport *reverseproxy.HTTPTransport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if i := slices.Index(w.transports, transport); i >= 0 {
+		w.transports = slices.Delete(w.transports, i, i+1)
+	}
 	if !s.fleet.Leave(w.Worker) {
+		w.transport.Store(w.transports[len(w.transports)-1])
 		return
 	}
 	delete(s.workers, w.Worker)
