@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,6 +139,24 @@ func (e *mockEngine) openRequests() int {
 	return e.open
 }
 
+// patient sends a request again whose connection was not served: the listener of a
+// config that ends may take one with it.
+type patient struct{ *http.Transport }
+
+func (p patient) RoundTrip(r *http.Request) (response *http.Response, err error) {
+	for range 5 {
+		response, err = p.Transport.RoundTrip(r)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || r.Body != nil && r.GetBody == nil {
+			break
+		}
+		if r.GetBody != nil {
+			r = r.Clone(r.Context())
+			r.Body, _ = r.GetBody()
+		}
+	}
+	return response, err
+}
+
 // site is a running Caddy with one site in front of engines.
 type site struct {
 	t      *testing.T
@@ -161,7 +181,7 @@ func startSite(t *testing.T, block string, addresses ...string) *site {
 func newSite(t *testing.T) *site {
 	s := &site{t: t, url: "http://" + freeAddress(t), logs: new(syncBuffer), log: fmt.Sprint(sites.Add(1))}
 	transport := &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
-	s.client = &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	s.client = &http.Client{Transport: patient{transport}, Timeout: 30 * time.Second}
 	accessLogs.Store(s.log, s.logs)
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()

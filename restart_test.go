@@ -32,7 +32,13 @@ func newRestartable(t *testing.T) *restartable {
 }
 
 func (e *restartable) startedAt(seconds int) {
-	e.metrics.Store(fmt.Sprintf("process_start_time_seconds %d\n", seconds))
+	e.metrics.Store(fmt.Sprintf("process_start_time_seconds %d\n", seconds) + cacheConfig(0, "16", "1000", ""))
+}
+
+// requireHeard waits until the engine has told of itself.
+func (e *restartable) requireHeard() {
+	e.t.Helper()
+	require.Eventually(e.t, func() bool { return value(e.t, "kv_capacity_tokens", "upstream", e.address()) == 16_000 }, patience, tick)
 }
 
 // TestARestartThatHealthChecksSeeIsForgotten restarts an engine so that no request
@@ -41,6 +47,7 @@ func TestARestartThatHealthChecksSeeIsForgotten(t *testing.T) {
 	engine, other := newRestartable(t), newRestartable(t)
 	other.sick.Store(true)
 	s := startSite(t, "lb_policy cache_aware\nhealth_uri /health\nhealth_interval 10ms\n"+tellReason, engine.address(), other.address())
+	engine.requireHeard()
 	body := chatOf(message("user", letters(rand.New(rand.NewPCG(24, 24)), 4000)))
 	try := func() (reason string) {
 		response, err := s.client.Do(newRequest(t, s.url+"/v1/chat/completions", strings.NewReader(body)))
@@ -67,6 +74,7 @@ func TestARestartThatHealthChecksSeeIsForgotten(t *testing.T) {
 func TestAnEngineThatFindsNothingIsAskedWhetherItWasRestarted(t *testing.T) {
 	engine := newRestartable(t) // it never finds anything
 	s := startSite(t, "lb_policy cache_aware\n"+tellReason, engine.address())
+	engine.requireHeard()
 	body := chatOf(message("user", letters(rand.New(rand.NewPCG(25, 25)), 8000)))
 	require.Equal(t, "cold", s.reason(body))
 	require.Equal(t, "hit", s.reason(body))
