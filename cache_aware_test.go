@@ -77,7 +77,7 @@ func TestUnlikePromptsSpreadWhenSpeedsAreLearned(t *testing.T) {
 	engines := newEngines(t, 4)
 	for i, e := range engines {
 		e.respondWith(func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(5*time.Millisecond + time.Duration(i*100)*time.Microsecond)
+			time.Sleep(20*time.Millisecond + time.Duration(i*400)*time.Microsecond) // beside which a busy machine's delays are small
 			answer(w, r)
 		})
 	}

@@ -272,7 +272,7 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	t.attempts++
 	t.reservation.Store(r)
 	if t.ended.Load() { // the client left while the choice was made
-		r.Release(time.Now())
+		t.release()
 	}
 	t.keep = 0
 	if t.cause == "" {
@@ -335,9 +335,7 @@ func (t *ticket) begun() {
 // before.
 func (t *ticket) end() {
 	t.ended.Store(true)
-	if r := t.reservation.Load(); r != nil {
-		r.Release(time.Now())
-	}
+	t.release()
 	t.body.giveBack()
 }
 
@@ -353,7 +351,7 @@ func (t *ticket) firstToken(now time.Time) {
 // answered takes in a whole answer: what the engine counted against what was
 // believed.
 func (t *ticket) answered(said usage) {
-	t.reservation.Load().Release(time.Now())
+	t.release()
 	t.decision.answered(t, said)
 	counts := t.decision.tokenCounts
 	if said.seen && said.cached >= 0 && t.cause == "" && forgotten(counts) {

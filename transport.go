@@ -22,8 +22,8 @@ type transport struct {
 	*reverseproxy.HTTPTransport
 }
 
-// watch puts a transport around the one of h, once for each handler however many
-// policies it has. It returns the transport to clean up, if it had to make one.
+// watch puts a transport around the one of h, if it is not there yet. It returns
+// the transport to clean up, if it had to make one.
 //
 // It relies on Caddy provisioning a selection policy after the transport that
 // was configured, and before the default one is made.
@@ -90,8 +90,9 @@ func traced(r *http.Request, t *ticket) *http.Request {
 	}))
 }
 
-// failed says that the attempt got no response. Unless the client has left, the
-// engine may have been restarted: most likely if it does not even listen.
+// failed says that the attempt got no response: because the client has left, or
+// because the engine failed. Then it may have been restarted, most likely if it
+// does not even listen.
 func (t *ticket) failed(r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		t.release() // the engine may have done its part, and keeps what it did
