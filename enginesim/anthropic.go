@@ -155,9 +155,9 @@ func (o *output) sendEvent(name, members string) error {
 	return o.send()
 }
 
-func (messagesDialect) token(_ *job, out *output, _ int, t token) error {
+func (messagesDialect) delta(_ *job, out *output, _ int, d delta) error {
 	b := append(out.buf[:0], `event: content_block_delta`+"\n"+`data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":`...)
-	b, _ = jsontext.AppendQuote(b, t.text)
+	b, _ = jsontext.AppendQuote(b, d.text)
 	out.buf = append(b, "}}\n\n"...)
 	return out.send()
 }

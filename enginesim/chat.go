@@ -28,19 +28,19 @@ func (chatDialect) start(j *job, out *output) error {
 	return nil
 }
 
-func (chatDialect) token(j *job, out *output, choice int, t token) error {
+func (chatDialect) delta(j *job, out *output, choice int, d delta) error {
 	b := out.openChoice(choice)
 	b = append(b, `,"delta":{"content":`...)
-	b, _ = jsontext.AppendQuote(b, t.text)
+	b, _ = jsontext.AppendQuote(b, d.text)
 	b = append(b, `},"logprobs":null,"finish_reason":`...)
-	if t.last {
+	if d.last {
 		b = append(b, `"length","stop_reason":null`...)
 	} else {
 		b = append(b, `null`...)
 	}
 	if j.tokenIDs {
 		b = append(b, `,"token_ids":`...)
-		b = appendIDs(b, t.id)
+		b = appendIDs(b, d.ids...)
 	}
 	return j.sendChunk(out, append(b, `}]`...), choice, j.answers[choice].n)
 }

@@ -12,25 +12,25 @@ func (completionDialect) start(j *job, out *output) error {
 	return nil
 }
 
-func (completionDialect) token(j *job, out *output, choice int, t token) error {
+func (completionDialect) delta(j *job, out *output, choice int, d delta) error {
 	b := out.openChoice(choice)
 	b = append(b, `,"text":`...)
-	b, _ = jsontext.AppendQuote(b, t.text)
+	b, _ = jsontext.AppendQuote(b, d.text)
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
-	if t.last {
+	if d.last {
 		b = append(b, `"length"`...)
 	} else {
 		b = append(b, `null`...)
 	}
 	b = append(b, `,"stop_reason":null,"prompt_token_ids":`...)
-	if j.tokenIDs && t.pos == 0 {
+	if j.tokenIDs && d.pos == 0 {
 		b = appendIDs(b, j.prompts[choice/j.n].ids...)
 	} else {
 		b = append(b, `null`...)
 	}
 	b = append(b, `,"token_ids":`...)
 	if j.tokenIDs {
-		b = appendIDs(b, t.id)
+		b = appendIDs(b, d.ids...)
 	} else {
 		b = append(b, `null`...)
 	}

@@ -29,6 +29,10 @@
 // prefill ends. After that each request gets a token every DecodeBase +
 // DecodePerRunning × running requests. All waits are measured from the times
 // that the model asks for, not from when a timer fired, so delays do not add up.
+// With a StreamInterval above 1 a request gets several tokens at a time.
+//
+// Speed makes all that faster, for replays of traffic in compressed time. What
+// took how long in simulated time is then told exactly by Server.Watch.
 //
 // # Its own pages
 //

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -22,12 +23,14 @@ type engine struct {
 	started time.Time
 	stopped chan struct{} // closed when it stops
 	stop    sync.Once
+	told    func(Prefill) // called at every first token, without the lock
 
 	mu         sync.Mutex // guards all below
 	cache      *blockCache
 	waiting    list.List // of *sequence, in order of arrival
 	prefilling *sequence
-	running    int // sequences in prefill and decode
+	freeAt     time.Time // when the last prefill ended, by the schedule
+	running    int       // sequences in prefill and decode
 	counts     counters
 }
 
@@ -48,20 +51,27 @@ type sequence struct {
 	lease     lease
 	cached    int       // prompt tokens found in the cache
 	prefillAt time.Time // when its prefill started
-	nextAt    time.Time // when its next token is due
+	nextAt    time.Time // when its next tokens are due; those of the last event, once it is out
+	due       int       // how many they are
 	timer     *time.Timer
+
+	made   int    // tokens of the answer so far
+	newest uint32 // the last of them, which the next step computes
+	text   []byte // of the newest event, as are ids
+	ids    []uint32
 }
 
-// token is one step of an answer.
-type token struct {
-	text string
-	id   uint32
+// delta is what an answer grows by in one event: its first token, or up to
+// StreamInterval more. Its slices are used again for the next one.
+type delta struct {
+	text []byte
+	ids  []uint32
 	pos  int // tokens before it
 	last bool
 }
 
 func newEngine(opts Options) *engine {
-	e := &engine{opts: opts, started: time.Now(), stopped: make(chan struct{})}
+	e := &engine{opts: opts, started: time.Now(), stopped: make(chan struct{}), told: func(Prefill) {}}
 	e.cache = newBlockCache(opts.BlockSize, opts.blocks())
 	e.cache.stored = func(_ *lease, from, to int) { e.counts.blocksStored += to - from }
 	e.cache.removed = func(uint64) { e.counts.blocksRemoved++ }
@@ -81,12 +91,12 @@ func (e *engine) submit(ids []uint32, root uint64, maxTokens, choice int) (*sequ
 	s.tail = append(make([]uint32, 0, size), ids[len(s.lease.hashes)*size:]...)
 	s.seed = chain(mix(s.seed, s.lastHash()), s.tail)
 
+	s.arrived = time.Now() // before the lock: who waits for it has come already
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.waiting.Len() >= maxQueued {
 		return nil, errQueueFull
 	}
-	s.arrived = time.Now()
 	s.place = e.waiting.PushBack(s)
 	e.advance(s.arrived)
 	if s.place != nil {
@@ -96,14 +106,19 @@ func (e *engine) submit(ids []uint32, root uint64, maxTokens, choice int) (*sequ
 }
 
 // advance starts the next prefill, if there is one and its blocks can be had. at
-// is when prefill became free. e.mu is held.
+// is when what it may have waited for came about by the schedule, however late
+// that was noticed: so a late timer delays nobody else. e.mu is held.
 func (e *engine) advance(at time.Time) {
 	front := e.waiting.Front()
 	if front == nil || e.prefilling != nil {
 		return
 	}
 	s := front.Value.(*sequence)
-	if !e.cache.open(&s.lease, s.prompt, s.prompt+s.maxTokens-1) {
+	most := s.prompt + s.maxTokens - 1
+	if e.opts.PromptsOnly {
+		most = s.prompt
+	}
+	if !e.cache.open(&s.lease, s.prompt, most) {
 		return
 	}
 	e.waiting.Remove(front)
@@ -111,10 +126,7 @@ func (e *engine) advance(at time.Time) {
 	e.prefilling = s
 	e.running++
 	s.cached = s.lease.filled * e.opts.BlockSize
-	s.prefillAt = at
-	if s.arrived.After(at) {
-		s.prefillAt = s.arrived
-	}
+	s.prefillAt = latest(at, e.freeAt, s.arrived)
 	s.nextAt = s.prefillAt.Add(e.opts.prefillTime(s.prompt - s.cached))
 	e.counts.cacheQueries += s.prompt
 	e.counts.cacheHits += s.cached
@@ -123,37 +135,39 @@ func (e *engine) advance(at time.Time) {
 	}
 }
 
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
 // run takes the sequence through queue, prefill and decode, and calls emit with
-// each token at its time. It ends early when ctx ends (errGone), the engine
-// stops (errStopped) or emit returns an error, which it then returns.
-func (s *sequence) run(ctx context.Context, emit func(token) error) error {
+// the tokens of each event at its time. It ends early when ctx ends (errGone), the
+// engine stops (errStopped) or emit returns an error, which it then returns.
+func (s *sequence) run(ctx context.Context, emit func(delta) error) error {
 	err := s.steps(ctx, emit)
 	s.leave(err)
 	return err
 }
 
-func (s *sequence) steps(ctx context.Context, emit func(token) error) error {
+func (s *sequence) steps(ctx context.Context, emit func(delta) error) error {
 	if err := s.awaitTurn(ctx); err != nil {
 		return err
 	}
 	if err := s.wait(s.nextAt, ctx.Done()); err != nil {
 		return err
 	}
-	s.prefilled()
-	var id uint32
-	for pos := range s.maxTokens {
-		if pos > 0 {
-			if err := s.wait(s.nextAt, nil); err != nil {
-				return err
-			}
-			if ctx.Err() != nil {
-				return errGone
-			}
-			s.decoded(pos, id)
+	first := s.grow(1)
+	s.engine.told(s.prefilled())
+	if err := emit(first); err != nil {
+		return err
+	}
+	for s.made < s.maxTokens {
+		if err := s.wait(s.nextAt, nil); err != nil {
+			return err
 		}
-		var text string
-		text, id = word(s.seed, pos)
-		if err := emit(token{text: text, id: id, pos: pos, last: pos == s.maxTokens-1}); err != nil {
+		if ctx.Err() != nil {
+			return errGone
+		}
+		more := s.grow(s.due)
+		s.decoded()
+		if err := emit(more); err != nil {
 			return err
 		}
 	}
@@ -183,37 +197,73 @@ func (s *sequence) awaitTurn(ctx context.Context) error {
 	}
 }
 
+// grow makes the next n tokens of the answer. The step that makes a token computes
+// the one before, which may fill a block.
+func (s *sequence) grow(n int) delta {
+	s.text, s.ids = s.text[:0], s.ids[:0]
+	for range n {
+		if s.made > 0 {
+			s.compute(s.newest)
+		}
+		var text string
+		text, s.newest = word(s.seed, s.made)
+		s.text = append(s.text, text...)
+		s.ids = append(s.ids, s.newest)
+		s.made++
+	}
+	return delta{text: s.text, ids: s.ids, pos: s.made - n, last: s.made == s.maxTokens}
+}
+
+// compute appends a token to those whose keys and values are known.
+func (s *sequence) compute(id uint32) {
+	s.tail = append(s.tail, id)
+	if len(s.tail) == s.engine.opts.BlockSize {
+		s.lease.hashes = append(s.lease.hashes, chain(s.lastHash(), s.tail))
+		s.tail = s.tail[:0]
+	}
+}
+
 // prefilled ends the sequence's prefill: its prompt is in the cache, its first
 // token is there, and the next prompt's turn has come.
-func (s *sequence) prefilled() {
+func (s *sequence) prefilled() Prefill {
 	e := s.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.cache.fill(&s.lease, s.prompt)
+	if e.opts.PromptsOnly {
+		e.cache.close(&s.lease)
+	}
 	e.prefilling = nil
+	e.freeAt = s.nextAt
 	e.advance(s.nextAt)
 	e.counts.promptTokens += s.prompt
 	e.counts.cachedTokens += s.cached
 	e.counts.generationTokens++
 	e.counts.ttft.observe(time.Since(s.arrived).Seconds())
-	s.nextAt = s.nextAt.Add(e.opts.tokenTime(e.running))
+	told := Prefill{Arrived: s.arrived, Prompt: s.prompt, Cached: s.cached, Wait: e.opts.simulated(s.nextAt.Sub(s.arrived))}
+	s.plan()
+	return told
 }
 
-// decoded accounts for the step that made the token at pos: it computed the
-// token before, previous, which may have filled a block.
-func (s *sequence) decoded(pos int, previous uint32) {
-	s.tail = append(s.tail, previous)
-	if len(s.tail) == s.engine.opts.BlockSize {
-		s.lease.hashes = append(s.lease.hashes, chain(s.lastHash(), s.tail))
-		s.tail = s.tail[:0]
-	}
-	computed := s.prompt + pos
+// decoded accounts for the steps whose tokens were due.
+func (s *sequence) decoded() {
 	e := s.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.cache.fill(&s.lease, computed)
-	e.counts.generationTokens++
-	s.nextAt = s.nextAt.Add(e.opts.tokenTime(e.running))
+	if !e.opts.PromptsOnly {
+		e.cache.fill(&s.lease, s.prompt+s.made-1)
+	}
+	e.counts.generationTokens += s.due
+	s.plan()
+}
+
+// plan sets how many tokens come next, and when. The steps up to there all take
+// what they take with as many sequences as run now, so an interval sees others
+// come and go only as it ends; over an answer that evens out. e.mu is held.
+func (s *sequence) plan() {
+	e := s.engine
+	s.due = min(e.opts.StreamInterval, s.maxTokens-s.made)
+	s.nextAt = s.nextAt.Add(time.Duration(s.due) * e.opts.tokenTime(e.running))
 }
 
 // lastHash is the parent of the next block.
@@ -225,32 +275,38 @@ func (s *sequence) lastHash() uint64 {
 }
 
 // leave takes the sequence out of whatever it is in. What a broken-off prefill
-// has done so far stays in the cache.
+// has done so far stays in the cache. What waits for the sequence goes on from when
+// it was due to end, or from now if it did not come to its end.
 func (s *sequence) leave(err error) {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	now := time.Now()
+	at := time.Now()
 	e := s.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s.place != nil {
 		e.waiting.Remove(s.place)
 		s.place = nil
-		e.advance(now) // it may have been the one that waited for room
+		e.advance(at) // it may have been the one that waited for room
 		return
 	}
 	if e.prefilling == s {
-		done := min(e.opts.prefilledIn(now.Sub(s.prefillAt)), s.prompt-s.cached)
+		done := min(e.opts.prefilledIn(at.Sub(s.prefillAt)), s.prompt-s.cached)
 		e.cache.fill(&s.lease, s.cached+done)
 		e.prefilling = nil
+		if at.After(s.nextAt) {
+			at = s.nextAt
+		}
+		e.freeAt = at
 	}
 	e.cache.close(&s.lease)
 	e.running--
 	if err == nil {
 		e.counts.finished++
+		at = s.nextAt // however long its client took to take the last token
 	}
-	e.advance(now)
+	e.advance(at)
 }
 
 // wait returns at until, or earlier with the reason why.

@@ -45,7 +45,7 @@ func (r *rig) send(ctx context.Context, ids []uint32, maxTokens int) *outcome {
 	require.NoError(r.t, err)
 	o := &outcome{seq: s}
 	go func() {
-		o.err = s.run(ctx, func(token) error {
+		o.err = s.run(ctx, func(delta) error {
 			o.tokens = append(o.tokens, time.Since(r.start))
 			return nil
 		})
@@ -221,13 +221,15 @@ func TestDecodedBlockIsCachedWhenItsLastTokenIsComputed(t *testing.T) {
 	for _, test := range []struct{ prompt, output, blocks int }{
 		{15, 1, 0}, {15, 2, 1}, {16, 1, 1}, {16, 16, 1}, {16, 17, 2}, {1, 33, 2},
 	} {
-		opts := DefaultOptions()
-		opts.PrefillRate = 0
-		e := newEngine(opts)
-		s, err := e.submit(numbered(1, test.prompt), 0, test.output, 0)
-		require.NoError(t, err)
-		require.NoError(t, s.run(t.Context(), func(token) error { return nil }))
-		require.Equal(t, test.blocks, e.gauges().counts.blocksStored, "%+v", test)
+		for _, interval := range []int{1, 5, 100} {
+			opts := DefaultOptions()
+			opts.PrefillRate, opts.StreamInterval = 0, interval
+			e := newEngine(opts)
+			s, err := e.submit(numbered(1, test.prompt), 0, test.output, 0)
+			require.NoError(t, err)
+			require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
+			require.Equal(t, test.blocks, e.gauges().counts.blocksStored, "%+v, interval %d", test, interval)
+		}
 	}
 }
 
@@ -238,13 +240,13 @@ func TestAnswerSentBackHitsTheBlocksItWasDecodedInto(t *testing.T) {
 	ids := numbered(1, 40)
 	s, err := e.submit(ids, 0, 41, 0)
 	require.NoError(t, err)
-	require.NoError(t, s.run(t.Context(), func(tok token) error {
-		ids = append(ids, tok.id)
+	require.NoError(t, s.run(t.Context(), func(d delta) error {
+		ids = append(ids, d.ids...)
 		return nil
 	}))
 	s, err = e.submit(append(ids, 1, 2, 3), 0, 1, 0)
 	require.NoError(t, err)
-	require.NoError(t, s.run(t.Context(), func(token) error { return nil }))
+	require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
 	require.Equal(t, 80, s.cached)
 }
 
@@ -255,7 +257,7 @@ func TestPromptsWithOtherRootsShareNothing(t *testing.T) {
 	for root := range uint64(3) {
 		s, err := e.submit(numbered(1, 100), root, 1, 0)
 		require.NoError(t, err)
-		require.NoError(t, s.run(t.Context(), func(token) error { return nil }))
+		require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
 		require.Zero(t, s.cached)
 	}
 }
@@ -275,6 +277,19 @@ func TestRequestWaitsUntilTheCacheHasRoomForAllOfIt(t *testing.T) {
 		require.Equal(t, first.ended+5*ms, second.tokens[0])
 		r.idle()
 	})
+}
+
+func TestAnAnswerMayFillTheCacheToItsLastToken(t *testing.T) {
+	for _, interval := range []int{1, 7} {
+		opts := instantOptions()
+		opts.Capacity, opts.MaxModelLen, opts.StreamInterval = 160, 160, interval
+		e := newEngine(opts)
+		s, err := e.submit(numbered(1, 80), 0, 81, 0)
+		require.NoError(t, err)
+		require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
+		require.Equal(t, 10, e.gauges().counts.blocksStored)
+		require.Zero(t, e.gauges().usedBlocks)
+	}
 }
 
 func TestStopEndsWhatIsInQueuePrefillAndDecode(t *testing.T) {
@@ -303,7 +318,7 @@ func TestEmitsErrorEndsTheSequence(t *testing.T) {
 	s, err := e.submit(numbered(1, 8), 0, 10, 0)
 	require.NoError(t, err)
 	broken := errors.New("broken")
-	require.ErrorIs(t, s.run(t.Context(), func(token) error { return broken }), broken)
+	require.ErrorIs(t, s.run(t.Context(), func(delta) error { return broken }), broken)
 	require.Zero(t, e.gauges().running)
 	require.Zero(t, e.gauges().usedBlocks)
 }
@@ -335,8 +350,8 @@ func TestSamePromptHasTheSameAnswer(t *testing.T) {
 	answer := func(ids []uint32, choice int) (text string) {
 		s, err := e.submit(ids, 0, 20, choice)
 		require.NoError(t, err)
-		require.NoError(t, s.run(t.Context(), func(tok token) error {
-			text += tok.text
+		require.NoError(t, s.run(t.Context(), func(d delta) error {
+			text += string(d.text)
 			return nil
 		}))
 		return text
@@ -359,7 +374,7 @@ func BenchmarkSequence(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := s.run(context.Background(), func(token) error { return nil }); err != nil {
+		if err := s.run(context.Background(), func(delta) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -136,8 +136,8 @@ var (
 	// errDie ends a request whose connection has to break.
 	errDie = errors.New("the fault breaks the connection")
 
-	// errAnswered ends a request that a fault has answered.
-	errAnswered = errors.New("the fault has answered")
+	// errAnswered ends a request that has been answered with an error.
+	errAnswered = errors.New("the answer was an error")
 )
 
 // before plays the part of a fault that stands in for an answer. It returns nil

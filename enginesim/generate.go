@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 )
 
@@ -50,8 +51,8 @@ type usage struct {
 type dialect interface {
 	// start sends what comes before the first token of a stream.
 	start(j *job, out *output) error
-	// token sends a token of the given choice.
-	token(j *job, out *output, choice int, t token) error
+	// delta sends what the answer of the given choice has grown by.
+	delta(j *job, out *output, choice int, d delta) error
 	// end sends what comes after the last token.
 	end(j *job, out *output) error
 	// whole is the answer in one piece, to be marshaled.
@@ -167,12 +168,12 @@ func (j *job) submit(e *engine) ([]*sequence, error) {
 	return sequences, nil
 }
 
-// runAll runs the sequences and hands their tokens on, one at a time. The first
+// runAll runs the sequences and hands on what they make, one event at a time. The first
 // error ends all of them.
 func (j *job) runAll(ctx context.Context, sequences []*sequence, out *output) error {
 	if len(sequences) == 1 {
 		s := sequences[0]
-		return s.run(ctx, func(t token) error { return j.take(s, 0, t, out) })
+		return s.run(ctx, func(d delta) error { return j.take(s, 0, d, out) })
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -183,10 +184,10 @@ func (j *job) runAll(ctx context.Context, sequences []*sequence, out *output) er
 	)
 	for choice, s := range sequences {
 		group.Go(func() {
-			err := s.run(ctx, func(t token) error {
+			err := s.run(ctx, func(d delta) error {
 				mu.Lock()
 				defer mu.Unlock()
-				return j.take(s, choice, t, out)
+				return j.take(s, choice, d, out)
 			})
 			if err == nil {
 				return
@@ -203,17 +204,17 @@ func (j *job) runAll(ctx context.Context, sequences []*sequence, out *output) er
 	return fail
 }
 
-// take does what a token asks for: count it, then send it or keep it.
-func (j *job) take(s *sequence, choice int, t token, out *output) error {
-	if t.pos == 0 {
+// take does what an event asks for: count its tokens, then send or keep them.
+func (j *job) take(s *sequence, choice int, d delta, out *output) error {
+	if d.pos == 0 {
 		blockSize := s.engine.opts.BlockSize
 		j.used.cached = s.cached
 		j.used.stored = s.prompt/blockSize*blockSize - s.cached
-		t.text = j.prompts[choice/j.n].text + t.text
+		d.text = slices.Concat(j.prompts[choice/j.n].text, d.text)
 	}
-	j.used.completion++
+	j.used.completion += len(d.ids)
 	a := &j.answers[choice]
-	a.n++
+	a.n += len(d.ids)
 	if j.stream {
 		if !j.first {
 			j.first = true
@@ -221,11 +222,16 @@ func (j *job) take(s *sequence, choice int, t token, out *output) error {
 				return err
 			}
 		}
-		return j.dialect.token(j, out, choice, t)
+		return j.dialect.delta(j, out, choice, d)
 	}
-	a.text = append(a.text, t.text...)
+	a.text = append(a.text, d.text...)
 	if j.tokenIDs {
-		a.ids = append(a.ids, t.id)
+		a.ids = append(a.ids, d.ids...)
 	}
-	return out.tick()
+	for range d.ids {
+		if err := out.tick(); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -66,6 +66,11 @@ type Handler struct {
 	// How many times faster than these figures everything is. Default: 1.
 	Speed float64 `json:"speed,omitempty"`
 
+	// The number of tokens that an event of a streamed answer carries, as with the
+	// `--stream-interval` of vLLM and SGLang: the first token comes at once, then so
+	// many together, and what is left at the end. Default: 1.
+	StreamInterval int `json:"stream_interval,omitempty"`
+
 	// Whether answers show in `usage.prompt_tokens_details` how many tokens were
 	// found in the cache. Without it the details are null, as they are in vLLM
 	// unless it is started with `--enable-prompt-tokens-details`. Default: true.
@@ -145,6 +150,9 @@ func (h *Handler) setDefaults() {
 	if h.Speed == 0 {
 		h.Speed = defaults.Speed
 	}
+	if h.StreamInterval == 0 {
+		h.StreamInterval = defaults.StreamInterval
+	}
 	if h.PromptTokensDetails == nil {
 		h.PromptTokensDetails = &defaults.PromptTokensDetails
 	}
@@ -169,6 +177,7 @@ func (h *Handler) options() Options {
 		DecodeBase:          time.Duration(*h.DecodeBase),
 		DecodePerRunning:    time.Duration(*h.DecodePerRunning),
 		Speed:               h.Speed,
+		StreamInterval:      h.StreamInterval,
 		PromptTokensDetails: *h.PromptTokensDetails,
 	}
 }
@@ -223,6 +232,7 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		decode_base           <duration>
 //		decode_per_running    <duration>
 //		speed                 <factor>
+//		stream_interval       <tokens>
 //		prompt_tokens_details on|off
 //	}
 //
@@ -277,13 +287,15 @@ func (h *Handler) setOption(option, value string) (err error) {
 		if err == nil && h.Speed == 0 {
 			err = errors.New("0 would stop time: use prefill_rate 0 for no delays")
 		}
+	case "stream_interval":
+		h.StreamInterval, err = parseTokens(value)
 	case "prompt_tokens_details":
 		if value != "on" && value != "off" {
 			return fmt.Errorf("%q is neither on nor off; write one of them", value)
 		}
 		h.PromptTokensDetails = new(value == "on")
 	default:
-		return errors.New("unrecognized option; there are name, model, capacity, block_size, max_model_len, prefill_rate, decode_base, decode_per_running, speed and prompt_tokens_details")
+		return errors.New("unrecognized option; there are name, model, capacity, block_size, max_model_len, prefill_rate, decode_base, decode_per_running, speed, stream_interval and prompt_tokens_details")
 	}
 	return err
 }

@@ -51,9 +51,10 @@ func TestCaddyfileBecomesJSON(t *testing.T) {
 			decode_base           5ms
 			decode_per_running    0s
 			speed                 2.5
+			stream_interval       16
 			prompt_tokens_details off
 		}`, `{"name":"a","models":["one","two","three"],"capacity":65536,"block_size":32,"max_model_len":4096,"prefill_rate":0,
-			"decode_base":5000000,"decode_per_running":0,"speed":2.5,"prompt_tokens_details":false}`},
+			"decode_base":5000000,"decode_per_running":0,"speed":2.5,"stream_interval":16,"prompt_tokens_details":false}`},
 	} {
 		h := new(Handler)
 		require.NoError(t, h.UnmarshalCaddyfile(caddyfile.NewTestDispenser(test.caddyfile)))
@@ -76,6 +77,8 @@ func TestWrongCaddyfilesAreRefusedWithTheReason(t *testing.T) {
 		"decode_base 6":             `decode_base: "6" is not a duration`,
 		"decode_per_running x":      "is not a duration",
 		"speed 0":                   "0 would stop time",
+		"stream_interval 0":         "is not a number of tokens",
+		"stream_interval 1 2":       "wrong argument count",
 		"prompt_tokens_details yes": "neither on nor off",
 		"color red":                 "color: unrecognized option",
 	} {
@@ -96,6 +99,7 @@ func TestWrongSettingsAreRefusedWithTheReason(t *testing.T) {
 		`{"prefill_rate":-1}`:                   "prefill_rate is -1",
 		`{"decode_base":-1}`:                    "must not be negative",
 		`{"speed":-1}`:                          "speed is -1",
+		`{"stream_interval":-1}`:                "stream_interval is -1",
 	} {
 		h := new(Handler)
 		require.NoError(t, json.Unmarshal([]byte(config), h))

@@ -6,7 +6,6 @@ import (
 	"encoding/json/v2"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -72,7 +71,7 @@ func (s *Server) parseCompletion(r *http.Request, body []byte) (*job, *apiError)
 	}
 	if !req.Echo {
 		for i := range prompts {
-			prompts[i].text = ""
+			prompts[i].text = nil
 		}
 	}
 	return s.newJob(r, &req.sampling, prompts, completionDialect{}, defaultCompletionTokens)
@@ -81,60 +80,69 @@ func (s *Server) parseCompletion(r *http.Request, body []byte) (*job, *apiError)
 // parsePrompts parses the forms of a completion's prompt: a text, token ids, or
 // a list of either.
 func parsePrompts(value jsontext.Value) ([]prompt, *apiError) {
-	var items []jsontext.Value
+	items := []jsontext.Value{value}
 	switch value.Kind() {
 	case 0, 'n':
 		return nil, errEmptyPrompt
-	case '"':
-		return parseTexts(slices.Concat(jsontext.Value("["), value, jsontext.Value("]")))
 	case '[':
 		switch firstKind(value) {
 		case ']':
 			return nil, badRequest("You must pass at least one prompt", "")
-		case '"':
-			return parseTexts(value)
-		case '0':
-			items = []jsontext.Value{value}
-		case '[':
+		case '"', '[':
+			items = nil
 			if err := decode(value, &items); err != nil {
 				return nil, err
 			}
+		case '0': // one prompt
+		default:
+			return nil, errPromptForm
 		}
-	}
-	if len(items) == 0 {
-		return nil, badRequest("prompt must be a text, a list of token ids, or a list of either. (parameter=prompt)", "prompt")
 	}
 	prompts := make([]prompt, 0, min(len(items), maxSequences+1))
 	for _, item := range items[:cap(prompts)] {
-		ids, err := parseIDs(item)
+		if item.Kind() != items[0].Kind() {
+			return nil, errPromptForm
+		}
+		p, err := parsePrompt(item)
 		if err != nil {
 			return nil, err
 		}
-		prompts = append(prompts, prompt{ids: ids})
+		prompts = append(prompts, p)
 	}
 	return prompts, nil
 }
 
-var errEmptyPrompt = badRequest("Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt")
+var (
+	errEmptyPrompt = badRequest("Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", "prompt")
+	errPromptForm  = badRequest("prompt must be a text, a list of token ids, or a list of either. (parameter=prompt)", "prompt")
+)
 
 // firstKind is the kind of a list's first element, ']' if it has none.
 func firstKind(list jsontext.Value) jsontext.Kind {
 	return jsontext.Value(bytes.TrimLeft(list, " \t\r\n")[1:]).Kind()
 }
 
-func parseTexts(list jsontext.Value) ([]prompt, *apiError) {
-	var texts []string
-	if err := decode(list, &texts); err != nil {
-		return nil, err
+// parsePrompt parses one prompt: a text or token ids.
+func parsePrompt(value jsontext.Value) (prompt, *apiError) {
+	switch value.Kind() {
+	case '"':
+		return parseText(value)
+	case '[':
+		ids, err := parseIDs(value)
+		return prompt{ids: ids}, err
 	}
-	prompts := make([]prompt, 0, min(len(texts), maxSequences+1))
-	for _, text := range texts[:cap(prompts)] {
-		if text == "" {
-			return nil, errEmptyPrompt
-		}
-		prompts = append(prompts, prompt{ids: appendTokens(nil, text), text: text})
+	return prompt{}, errPromptForm
+}
+
+func parseText(value jsontext.Value) (prompt, *apiError) {
+	text, err := jsontext.AppendUnquote(nil, value)
+	if err != nil {
+		return prompt{}, errPromptForm
 	}
-	return prompts, nil
+	if len(text) == 0 {
+		return prompt{}, errEmptyPrompt
+	}
+	return prompt{ids: appendTokens(make([]uint32, 0, expectedTokens(len(text))), text), text: text}, nil
 }
 
 func parseIDs(list jsontext.Value) ([]uint32, *apiError) {

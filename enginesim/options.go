@@ -48,6 +48,19 @@ type Options struct {
 	// Speed divides all simulated time: 2 is twice as fast.
 	Speed float64
 
+	// StreamInterval is the number of tokens that an event of a stream carries, as
+	// with the --stream-interval of vLLM and SGLang: the first token comes at once,
+	// then so many together, and what is left at the end. The steps of an interval
+	// are waited for in one go, also for an answer in one piece: a higher value
+	// costs less, changes when tokens are seen, and leaves when an answer ends
+	// about what it is with 1.
+	StreamInterval int
+
+	// PromptsOnly keeps prompts alone in the cache, and has requests that run take
+	// nothing of it: no prompt waits for room, and answers are not cached. No real
+	// engine is like that. Models of routing are, so this is what they are compared in.
+	PromptsOnly bool
+
 	// PromptTokensDetails puts cached_tokens into usage, as vLLM does when it is
 	// started with --enable-prompt-tokens-details.
 	PromptTokensDetails bool
@@ -66,6 +79,7 @@ func DefaultOptions() Options {
 		DecodeBase:          6 * time.Millisecond,
 		DecodePerRunning:    350 * time.Microsecond,
 		Speed:               1,
+		StreamInterval:      1,
 		PromptTokensDetails: true,
 	}
 }
@@ -101,6 +115,9 @@ func (o Options) Validate() error {
 	if !(o.Speed >= 1e-6 && o.Speed <= 1e6) {
 		return fmt.Errorf("speed is %v: it must be between 0.000001 and 1000000", o.Speed)
 	}
+	if o.StreamInterval < 1 {
+		return fmt.Errorf("stream_interval is %d: it must be at least 1 token", o.StreamInterval)
+	}
 	return nil
 }
 
@@ -131,4 +148,9 @@ func (o Options) tokenTime(running int) time.Duration {
 		return 0
 	}
 	return time.Duration(float64(o.DecodeBase+time.Duration(running)*o.DecodePerRunning) / o.Speed)
+}
+
+// simulated is how much simulated time passes in d.
+func (o Options) simulated(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * o.Speed)
 }

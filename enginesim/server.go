@@ -1,6 +1,7 @@
 package enginesim
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -24,6 +25,7 @@ type Server struct {
 	life   atomic.Pointer[life]
 	faults faultList
 	lastID atomic.Uint64
+	watch  atomic.Pointer[func(Prefill)]
 }
 
 // life is what a restart replaces.
@@ -68,16 +70,22 @@ func NewServer(opts Options) (*Server, error) {
 
 func newServer(opts Options) *Server {
 	s := &Server{opts: opts}
-	s.life.Store(&life{engine: newEngine(opts)})
+	s.life.Store(s.newLife())
 	s.lastID.Store(uint64(time.Now().UnixNano())) // any bits will do
 	return s
+}
+
+func (s *Server) newLife() *life {
+	e := newEngine(s.opts)
+	e.told = s.tell
+	return &life{engine: e}
 }
 
 // Restart makes the engine what a new process would be: empty cache, counters
 // at zero, a new start time. Requests in flight lose their connections. Faults
 // that wait for requests stay.
 func (s *Server) Restart() {
-	old := s.life.Swap(&life{engine: newEngine(s.opts)})
+	old := s.life.Swap(s.newLife())
 	old.engine.close()
 }
 
@@ -189,8 +197,8 @@ func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request, rt rout
 	l.open.Add(1)
 	defer l.open.Add(-1)
 	body, apiErr := readBody(w, r)
-	defer keepBody(body)
 	if apiErr != nil {
+		keepBody(body)
 		rt.fail(w, apiErr)
 		return
 	}
@@ -202,7 +210,7 @@ func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request, rt rout
 		gone:    r.Context().Done(),
 		stopped: l.engine.stopped,
 	}
-	switch err := s.generate(r, rt, l.engine, body.Bytes(), out); {
+	switch err := s.generate(r, rt, l.engine, body, out); {
 	case err == nil, errors.Is(err, errAnswered):
 	case errors.Is(err, errGone):
 		l.cancelled.Add(1)
@@ -215,16 +223,28 @@ func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request, rt rout
 
 // generate answers a request to generate, or lets its fault do so. The error
 // says why there is no whole answer.
-func (s *Server) generate(r *http.Request, rt route, e *engine, body []byte, out *output) error {
-	if err := out.fault.before(out.w, r, rt.fail); err != nil {
+func (s *Server) generate(r *http.Request, rt route, e *engine, body *bytes.Buffer, out *output) error {
+	j, err := s.parse(r, rt, body, out)
+	if err != nil {
 		return err
 	}
-	j, apiErr := rt.parse(s, r, body)
+	return j.run(r.Context(), e, out)
+}
+
+// parse makes a job of a request to generate, and gives its body back: a job
+// keeps nothing of it, however long it lasts. The error is errAnswered if there is
+// no such job.
+func (s *Server) parse(r *http.Request, rt route, body *bytes.Buffer, out *output) (*job, error) {
+	defer keepBody(body)
+	if err := out.fault.before(out.w, r, rt.fail); err != nil {
+		return nil, err
+	}
+	j, apiErr := rt.parse(s, r, body.Bytes())
 	if apiErr != nil {
 		rt.fail(out.w, apiErr)
-		return nil
+		return nil, errAnswered
 	}
-	return j.run(r.Context(), e, out)
+	return j, nil
 }
 
 func (l *life) note(body []byte) {

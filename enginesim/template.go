@@ -14,7 +14,7 @@ import (
 type prompt struct {
 	ids    []uint32
 	images int    // placeholder tokens among ids
-	text   string // the text as sent, if the answer has to repeat it
+	text   []byte // the text as sent, if the answer has to repeat it
 }
 
 // conversation is what the chat APIs have in common: what their prompt is made
@@ -91,13 +91,13 @@ func (c *conversation) render() (prompt, error) {
 }
 
 // expectedTokens is a guess at the length of the prompt, rather too long than too
-// short: 3 bytes a token, and a few tokens around each message.
+// short: that of its texts, and a few tokens around each message.
 func (c *conversation) expectedTokens() int {
 	bytes := len(c.Tools)
 	for i := range c.Messages {
 		bytes += len(c.Messages[i].Content)
 	}
-	return bytes/3 + 8*len(c.Messages) + 8
+	return expectedTokens(bytes) + 8*len(c.Messages)
 }
 
 func (p *prompt) appendRole(role string) {

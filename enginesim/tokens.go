@@ -59,6 +59,10 @@ func appendTokens[T string | []byte](ids []uint32, text T) []uint32 {
 	return ids
 }
 
+// expectedTokens is a guess at the number of tokens in a text, rather too high
+// than too low.
+func expectedTokens(bytes int) int { return bytes/3 + 8 }
+
 // pieceEnd returns where the piece that starts at at ends. A single space
 // belongs to the word behind it.
 func pieceEnd[T string | []byte](text T, at int) int {
