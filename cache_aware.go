@@ -149,7 +149,7 @@ func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w h
 	if t.cause != "" && c.fallback != nil {
 		return c.fallBack(t, pool, m, candidates, r, w)
 	}
-	choice, reservation := selection.Place(t.tokens, candidates, time.Now())
+	choice, reservation := selection.Place(t.tokens, candidates, t.state.clock.now())
 	if reservation == nil {
 		t.nowhere(choice)
 		return nil
@@ -186,7 +186,7 @@ func (c *CacheAware) fallBack(t *ticket, pool reverseproxy.UpstreamPool, m *memb
 		t.nowhere(choice)
 		return nil
 	}
-	reservation := selection.Force(t.tokens, candidates[choice.Index], time.Now())
+	reservation := selection.Force(t.tokens, candidates[choice.Index], t.state.clock.now())
 	if reservation == nil {
 		t.nowhere(choice)
 		return nil

@@ -87,7 +87,7 @@ func TestUnlikePromptsSpreadWhenSpeedsAreLearned(t *testing.T) {
 		s.chat(`{"stream":true,` + chatOf(message("user", letters(random, 2000)))[1:])
 	}
 	for i, n := range asked(engines) {
-		require.GreaterOrEqual(t, n, 12, "engine %d", i)
+		require.GreaterOrEqual(t, n, 5, "engine %d of 4 got %d of 80", i, n) // without care it is 1
 	}
 	for _, w := range theState(t).members() {
 		require.Positive(t, w.PrefillRate(time.Now()))

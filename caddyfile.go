@@ -3,6 +3,7 @@ package inference
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -16,6 +17,7 @@ import (
 //
 //	inference {
 //		max_buffered <size>
+//		time_scale   <factor>
 //	}
 func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	if existing != nil {
@@ -42,8 +44,12 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			if err := parseSize(d, "inference", &a.MaxBuffered); err != nil {
 				return err
 			}
+		case "time_scale":
+			if err := parseFactor(d, "inference", &a.TimeScale); err != nil {
+				return err
+			}
 		default:
-			return d.Errf("inference: unrecognized option '%s'; the only one is max_buffered", d.Val())
+			return d.Errf("inference: unrecognized option '%s'; there are max_buffered and time_scale", d.Val())
 		}
 	}
 	return nil
@@ -129,6 +135,25 @@ func parseDuration(d *caddyfile.Dispenser, module string, duration *caddy.Durati
 		return d.Errf("%s: %s '%s' is not a duration; write one such as 2m", module, option, text)
 	}
 	*duration = caddy.Duration(n)
+	return nil
+}
+
+// parseFactor parses the one argument of an option of the module as a factor such
+// as 20.
+func parseFactor(d *caddyfile.Dispenser, module string, factor *float64) error {
+	if *factor != 0 {
+		return errTwice(d, module)
+	}
+	option := d.Val()
+	var text string
+	if !d.AllArgs(&text) {
+		return d.Errf("%s: %s takes one factor, such as 20", module, option)
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0) || math.IsInf(n, 1) { // nor NaN
+		return d.Errf("%s: %s '%s' is not a factor; write one such as 20", module, option, text)
+	}
+	*factor = n
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +96,8 @@ func TestEveryOptionIsParsed(t *testing.T) {
 	for text, expected := range map[string]*App{
 		"":                        {},
 		"{\nmax_buffered 1GiB\n}": {MaxBuffered: 1 << 30},
+		"{\ntime_scale 20\n}":     {TimeScale: 20},
+		"{\ntime_scale 0.5\n}":    {TimeScale: 0.5},
 	} {
 		a, err := parseInference(text)
 		require.NoError(t, err, text)
@@ -103,7 +106,7 @@ func TestEveryOptionIsParsed(t *testing.T) {
 }
 
 func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
-	const size, duration, policy = "such as 256MiB", "such as 2m", "such as least_conn"
+	const size, duration, factor, policy = "such as 256MiB", "such as 2m", "such as 20", "such as least_conn"
 	for text, said := range map[string][]string{
 		"256MiB":                                           {"'256MiB'", "block"},
 		"256MiB {\n}":                                      {"'256MiB'", "block"},
@@ -137,10 +140,19 @@ func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
 	}
 	for text, said := range map[string][]string{
 		"on":                       {"'on'", "block"},
-		"{\nmax_tree_size 1MiB\n}": {"'max_tree_size'", "max_buffered"},
+		"{\nmax_tree_size 1MiB\n}": {"'max_tree_size'", "max_buffered and time_scale"},
 		"{\nmax_buffered\n}":       {"max_buffered", size},
 		"{\nmax_buffered all\n}":   {"max_buffered 'all'", size},
 		"{\nmax_buffered 1GiB\nmax_buffered 1GiB\n}": {"max_buffered is there twice", "keep one"},
+		"{\ntime_scale\n}":                           {"time_scale", factor},
+		"{\ntime_scale 1 2\n}":                       {"time_scale", factor},
+		"{\ntime_scale 20x\n}":                       {"time_scale '20x'", factor},
+		"{\ntime_scale 0\n}":                         {"time_scale '0'", factor},
+		"{\ntime_scale -1\n}":                        {"time_scale '-1'", factor},
+		"{\ntime_scale NaN\n}":                       {"time_scale 'NaN'", factor},
+		"{\ntime_scale Inf\n}":                       {"time_scale 'Inf'", factor},
+		"{\ntime_scale 1e400\n}":                     {"time_scale '1e400'", factor},
+		"{\ntime_scale 2\ntime_scale 2\n}":           {"time_scale is there twice", "keep one"},
 	} {
 		_, err := parseInference(text)
 		requireSays(t, err, text, append(said, "inference: "))
@@ -165,7 +177,7 @@ func TestAConfigSurvivesJSON(t *testing.T) {
 	require.NoError(t, caddy.StrictUnmarshalJSON(text, again))
 	require.Equal(t, policy, again)
 
-	app, err := parseInference("{\nmax_buffered 1GiB\n}")
+	app, err := parseInference("{\nmax_buffered 1GiB\ntime_scale 20\n}")
 	require.NoError(t, err)
 	text, err = json.Marshal(app)
 	require.NoError(t, err)
@@ -182,7 +194,7 @@ func TestAnUnknownFieldIsRejected(t *testing.T) {
 func TestDefaultsAreValid(t *testing.T) {
 	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), MaxBody: defaultMaxBody}
 	require.NoError(t, policy.Validate())
-	require.NoError(t, (&App{MaxBuffered: defaultMaxBuffered}).Validate())
+	require.NoError(t, (&App{MaxBuffered: defaultMaxBuffered, TimeScale: defaultTimeScale}).Validate())
 }
 
 func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
@@ -199,10 +211,17 @@ func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
 		change(&c)
 		require.ErrorContains(t, c.Validate(), "cache_aware: "+said)
 	}
-	require.NoError(t, (&App{MaxBuffered: firstPart}).Validate())
+	require.NoError(t, (&App{MaxBuffered: firstPart, TimeScale: defaultTimeScale}).Validate())
 	for _, n := range []int64{firstPart - 1, 1, -1} {
 		require.ErrorContains(t, (&App{MaxBuffered: n}).Validate(),
 			fmt.Sprintf("inference: max_buffered of %d bytes: must be at least %d", n, firstPart))
+	}
+	for _, scale := range []float64{minTimeScale, maxTimeScale} {
+		require.NoError(t, (&App{MaxBuffered: firstPart, TimeScale: scale}).Validate())
+	}
+	for said, scale := range map[string]float64{"0.0099": 0.0099, "10001": 10_001, "-1": -1, "NaN": math.NaN(), "+Inf": math.Inf(1)} {
+		require.ErrorContains(t, (&App{MaxBuffered: firstPart, TimeScale: scale}).Validate(),
+			"inference: time_scale of "+said+": must be from 0.01 to 10000")
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -62,7 +61,7 @@ var sizes = []struct {
 func BenchmarkDecision(b *testing.B) {
 	eachCase(b, func(b *testing.B, sent []byte, next func(), workers int) {
 		policy, pool := benchmarkPolicy(b, workers)
-		rt, now := policy.router, time.Now()
+		rt, now := policy.router, policy.router.state.clock.now()
 		m := rt.members(pool)
 		t := &ticket{state: rt.state, body: &body{whole: true}}
 		benchmark(b, sent, next, func() {
@@ -71,7 +70,7 @@ func BenchmarkDecision(b *testing.B) {
 			candidates := t.candidates(rt, pool, m)
 			choice, reservation := selection.Place(t.tokens, candidates, now)
 			t.placed(rt, m, reservation, choice)
-			reservation.Release(time.Now())
+			reservation.Release(rt.state.clock.now())
 			rt.state.putScratch(t.scratch)
 		})
 	})

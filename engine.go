@@ -66,7 +66,7 @@ func (s *state) suspect(w *worker) {
 
 // askWhileWanted asks until there is an answer from after it was last wanted.
 func (s *state) askWhileWanted(ctx context.Context, w *worker) {
-	for s.askUntilAnswered(ctx, w) && w.pause(ctx, askFirst) {
+	for s.askUntilAnswered(ctx, w) && s.pause(ctx, w, askFirst) {
 		w.engine.asking.Store(false)
 		if !w.engine.wanted.Load() || !w.engine.asking.CompareAndSwap(false, true) {
 			return
@@ -95,7 +95,7 @@ func (s *state) askUntilAnswered(ctx context.Context, w *worker) bool {
 		if errors.Is(err, errNoMetrics) {
 			return true
 		}
-		if errors.Is(err, errNotHTTP) || !w.pause(ctx, wait) {
+		if errors.Is(err, errNotHTTP) || !s.pause(ctx, w, wait) {
 			if failed {
 				w.engine.suspect.Store(true) // for whoever asks next
 			}
@@ -104,9 +104,9 @@ func (s *state) askUntilAnswered(ctx context.Context, w *worker) bool {
 	}
 }
 
-// pause waits and reports whether there is reason to go on.
-func (w *worker) pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
+// pause waits and reports whether there is reason to go on asking w's engine.
+func (s *state) pause(ctx context.Context, w *worker, wait time.Duration) bool {
+	timer := time.NewTimer(s.clock.real(wait))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -70,7 +70,9 @@ func (e *fakeEngine) times() []float64 {
 }
 
 // newApp returns an app as its defaults make it.
-func newApp() *App { return &App{MaxBuffered: defaultMaxBuffered, logger: zap.NewNop()} }
+func newApp() *App {
+	return &App{MaxBuffered: defaultMaxBuffered, TimeScale: defaultTimeScale, logger: zap.NewNop()}
+}
 
 // inBubble runs a state and its worker, and time as it is told to pass.
 func inBubble(t *testing.T, answer func(n int) (int, string), test func(t *testing.T, s *state, w *worker, e *fakeEngine)) {

@@ -1,8 +1,6 @@
 package inference
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
@@ -132,7 +130,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	now := time.Now()
+	now := m.state.clock.now()
 	for _, w := range m.state.members() {
 		load := w.Load()
 		gauge(m.inFlight, float64(load.InFlight()), w.Address())

@@ -46,6 +46,13 @@ type App struct {
 	// 512 MiB.
 	MaxBuffered int64 `json:"max_buffered,omitempty"`
 
+	// How many times faster than in life time passes for what this plugin keeps by
+	// the clock: work of late, prefill rates, the grace of absent upstreams, rounds
+	// of eviction, when an engine is asked again. For benchmarks in front of
+	// simulated engines with the same `speed`; seconds that are logged and exported
+	// are simulated ones then too. From 0.01 to 10000. Default: 1.
+	TimeScale float64 `json:"time_scale,omitempty"`
+
 	state    *state
 	logger   *zap.Logger
 	treeSize int64 // the largest that any policy asks for
@@ -76,6 +83,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if a.MaxBuffered == 0 {
 		a.MaxBuffered = defaultMaxBuffered
 	}
+	if a.TimeScale == 0 {
+		a.TimeScale = defaultTimeScale
+	}
 	s, err := loadState()
 	if err != nil {
 		return err
@@ -92,6 +102,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) Validate() error {
 	if a.MaxBuffered < firstPart {
 		return fmt.Errorf("inference: max_buffered of %d bytes: must be at least %d; a unit may be missing, as in 512MiB", a.MaxBuffered, firstPart)
+	}
+	if !(a.TimeScale >= minTimeScale && a.TimeScale <= maxTimeScale) { // nor NaN
+		return fmt.Errorf("inference: time_scale of %v: must be from %v to %v", a.TimeScale, minTimeScale, maxTimeScale)
 	}
 	return nil
 }

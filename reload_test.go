@@ -176,11 +176,12 @@ func TestAConfigThatFailsChangesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT
 	require.NoError(t, err)
 	defer taken.Close()
-	late := strings.Replace(s.caddyfileWith("inference {\nmax_buffered 1MiB\n}", "lb_policy cache_aware {\nmax_tree_size 1MiB\n}", freeAddress(t)),
+	late := strings.Replace(s.caddyfileWith("inference {\nmax_buffered 1MiB\ntime_scale 20\n}", "lb_policy cache_aware {\nmax_tree_size 1MiB\n}", freeAddress(t)),
 		s.url, "http://"+taken.Addr().String(), 1)
 	require.Error(t, loadCaddyfile(late), "it fails when it is started")
 	require.EqualValues(t, defaultMaxTreeSize, state.tree.Stats().MaxBytes)
 	require.EqualValues(t, defaultMaxBuffered, state.buffered.limit.Load())
+	require.Equal(t, defaultTimeScale, state.clock.pace.Load().scale)
 	require.Len(t, state.members(), 2)
 
 	reached := func() (list []*reverseproxy.HTTPTransport) {

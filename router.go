@@ -116,7 +116,7 @@ func (rt *router) members(pool reverseproxy.UpstreamPool) *membership {
 		m.choices = append(m.choices, rt.state.metrics.choices(rt.policy, w))
 	}
 	rt.current.Store(m)
-	rt.markAbsent(m, time.Now())
+	rt.markAbsent(m, rt.state.clock.now())
 	return m
 }
 
@@ -175,7 +175,7 @@ func (rt *router) markAbsent(m *membership, now time.Time) {
 	if !absent || rt.closed || rt.sweep != nil {
 		return
 	}
-	rt.sweep = time.AfterFunc(absentGrace, rt.letAbsentGo)
+	rt.sweep = time.AfterFunc(rt.state.clock.real(absentGrace), rt.letAbsentGo)
 }
 
 // letAbsentGo ends the use of workers that have not been named for the grace.
@@ -186,12 +186,12 @@ func (rt *router) letAbsentGo() {
 	if rt.closed {
 		return
 	}
-	again := false
+	now, again := rt.state.clock.now(), false
 	for address, j := range rt.joined {
 		if j.absent.IsZero() {
 			continue
 		}
-		if time.Since(j.absent) < absentGrace {
+		if now.Sub(j.absent) < absentGrace {
 			again = true
 			continue
 		}
@@ -199,6 +199,6 @@ func (rt *router) letAbsentGo() {
 		rt.state.leave(j.worker, j.reach)
 	}
 	if again {
-		rt.sweep = time.AfterFunc(absentGrace, rt.letAbsentGo)
+		rt.sweep = time.AfterFunc(rt.state.clock.real(absentGrace), rt.letAbsentGo)
 	}
 }

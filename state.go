@@ -23,11 +23,6 @@ var states = caddy.NewUsagePool()
 
 const stateKey = "inference"
 
-// rewrite is the bytes at the end of a prompt that the next turn of the same
-// conversation may have changed: templates and agents close a prompt with what
-// they take back later.
-const rewrite = 2 << 10
-
 // state is what outlives requests and configs: the fleet with its ledgers, the
 // tree of what was sent where, what was learned about models, and the metrics.
 //
@@ -42,6 +37,7 @@ type state struct {
 	models   fleet.Models
 	tree     *radix.Tree
 	buffered budget
+	clock    *clock // of all that is kept by the time
 	metrics  *metrics
 
 	// logger is the newest config's, so that an old config is not kept alive.
@@ -79,7 +75,8 @@ func newState() *state {
 	s := &state{
 		seed:    rand.Uint64(), //nolint:gosec // keeps fingerprints of two processes apart, no secret
 		fleet:   fleet.New(),
-		tree:    radix.New(radix.Options{MaxBytes: defaultMaxTreeSize, Rewrite: rewrite}),
+		tree:    radix.New(radix.Options{MaxBytes: defaultMaxTreeSize, Rewrite: radix.DefaultRewrite}),
+		clock:   newClock(),
 		workers: make(map[*fleet.Worker]*worker),
 	}
 	s.buffered.limit.Store(defaultMaxBuffered)
@@ -134,6 +131,7 @@ func (s *state) stop(a *App) {
 func (s *state) apply(a *App) {
 	s.logger.Store(a.logger)
 	s.buffered.limit.Store(a.MaxBuffered)
+	s.clock.setScale(a.TimeScale)
 	if a.treeSize > 0 {
 		s.tree.SetMaxBytes(a.treeSize)
 		s.interval.Store(int64(a.interval))
@@ -188,7 +186,7 @@ func (s *state) learn(model *fleet.Model, textBytes, storedBytes, tokens int) {
 func (s *state) tend(ctx context.Context) {
 	s.tasks.Go(func() { s.tree.Run(ctx) })
 	for {
-		timer := time.NewTimer(time.Duration(s.interval.Load()))
+		timer := time.NewTimer(s.clock.real(time.Duration(s.interval.Load())))
 		select {
 		case <-ctx.Done():
 			timer.Stop()

@@ -213,7 +213,7 @@ func (t *ticket) withdraw() {
 // release ends the request's entry in the ledger of its worker.
 func (t *ticket) release() {
 	if r := t.reservation.Load(); r != nil {
-		r.Release(time.Now())
+		r.Release(t.state.clock.now())
 	}
 }
 
@@ -225,7 +225,7 @@ func (t *ticket) retract() {
 	}
 	t.retracted = true
 	if r := t.reservation.Load(); r != nil {
-		r.Void(time.Now())
+		r.Void(t.state.clock.now())
 	}
 	if t.worker != nil && t.scratch != nil && t.cause == "" {
 		t.state.tree.Retract(t.handle, t.key, t.keep)

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"syscall"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
@@ -168,7 +167,7 @@ func (b *responseBody) saw(p []byte) {
 	if !b.begun && b.stream {
 		b.begun = b.first.in(p)
 		if b.begun {
-			b.ticket.firstToken(time.Now())
+			b.ticket.firstToken(b.ticket.state.clock.now())
 		}
 	}
 	b.begun = b.begun || !b.stream

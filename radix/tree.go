@@ -5,6 +5,10 @@ import "sync"
 // DefaultMaxBytes is the memory limit of a tree that is given none.
 const DefaultMaxBytes = 256 << 20
 
+// DefaultRewrite is a Rewrite, in bytes, with room for what templates and agents
+// close a prompt with. A tree that is given no Rewrite allows for none.
+const DefaultRewrite = 2 << 10
+
 // Options are the settings of a [Tree].
 type Options struct {
 	// MaxBytes limits the tree's memory, all overhead included. 0 means
