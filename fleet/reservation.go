@@ -15,6 +15,8 @@ type Reservation struct {
 	stage   atomic.Int32
 	void    atomic.Bool
 	took    atomic.Int64 // prefill time in nanoseconds, 0 until the first token
+
+	before, behind *Reservation // in the worker's queue, under its lock
 }
 
 const (
@@ -38,7 +40,7 @@ func (r *Reservation) FirstToken(now time.Time) {
 		w.decoding.Add(-1)
 		return
 	}
-	w.began.Store(now.UnixNano())
+	w.queue.leave(r, now)
 	w.load.Add(-(entry(r.tokens) - 1))
 	r.took.Store(int64(w.prefill.finished(r.charged, now)))
 }
@@ -50,7 +52,7 @@ func (r *Reservation) Release(now time.Time) {
 	var left Load
 	switch r.stage.Swap(ended) {
 	case waiting:
-		w.began.Store(now.UnixNano())
+		w.queue.leave(r, now)
 		left = Load(w.load.Add(-entry(r.tokens)))
 	case decoding:
 		w.decoding.Add(-1)

@@ -14,9 +14,9 @@ type Worker struct {
 	load     atomic.Uint64 // a Load; one word, so that a choice and its charge can be one step
 	assigned atomic.Uint64
 	decoding atomic.Int64
-	began    atomic.Int64 // UnixNano at which the engine turned to the oldest prefill
-	recent   recent       // tokens placed of late
-	requests recent       // requests placed of late
+	queue    queue
+	recent   recent // tokens placed of late
+	requests recent // requests placed of late
 	prefill  prefill
 	capacity atomic.Int64 // tokens of KV cache; 0 is unknown
 }
@@ -61,12 +61,6 @@ func (w *Worker) Assigned() uint64 { return w.assigned.Load() }
 // which have not ended.
 func (w *Worker) Decoding() int { return int(w.decoding.Load()) }
 
-// Prefilling returns for how long the engine has been at the oldest of the
-// queued prefills: since the one before it was done, or since it came.
-func (w *Worker) Prefilling(now time.Time) time.Duration {
-	return max(time.Duration(now.UnixNano()-w.began.Load()), 0)
-}
-
 // Recent returns the uncached prompt tokens placed on the worker of late: each
 // counts half after RecentHalfLife.
 func (w *Worker) Recent(now time.Time) float64 { return w.recent.value(now) }
@@ -90,13 +84,12 @@ func (w *Worker) Charge(seen Load, tokens int, now time.Time) (*Reservation, boo
 	if !seen.Fits(tokens) || !w.load.CompareAndSwap(uint64(seen), uint64(seen)+entry(tokens)) {
 		return nil, false
 	}
-	if seen.Queued() == 0 {
-		w.began.Store(now.UnixNano())
-	}
 	w.assigned.Add(1)
 	w.recent.add(float64(min(tokens, maxRecent)), now)
 	w.requests.add(1, now)
-	return &Reservation{worker: w, tokens: tokens, charged: now}, true
+	r := &Reservation{worker: w, tokens: tokens, charged: now}
+	w.queue.join(r, now)
+	return r, true
 }
 
 // Place places a request on the worker whatever is on it, for choices that are

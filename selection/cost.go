@@ -12,6 +12,12 @@ const (
 	// of which nothing has been learned yet. It scales all costs alike.
 	defaultRate = 8000
 
+	// workWeight is what a token that this request has to compute weighs against one
+	// that is queued before it. Both delay this request alike, but only the first
+	// delays others too: waiting for what somebody else computes is better than
+	// computing it once more.
+	workWeight = 1.1
+
 	// decodeTokens is what a request in flight costs the next one, in prefill tokens.
 	decodeTokens = 64
 
@@ -176,16 +182,15 @@ func effectiveRate(learned, fastest float64) float64 {
 	return max(learned*rateNoise, fastest*slowest)
 }
 
-// wait predicts how long what is queued will take. The engine is already some
-// way into the oldest prefill, but how long that one is, nobody notes: it is
-// taken to be as long as the others, and to take as long as it takes.
+// wait predicts how long what is queued will take. The engine is already some way
+// into the oldest prefill.
 func wait(w *fleet.Worker, t *Terms, now time.Time) float64 {
 	queued := float64(t.Load.Queued())
 	if queued == 0 {
 		return 0
 	}
-	oldest := queued / float64(max(t.Load.InFlight()-w.Decoding(), 1))
-	done := min(w.Prefilling(now).Seconds()*t.Rate, oldest)
+	oldest, since := w.Prefilling(now)
+	done := min(since.Seconds()*t.Rate, float64(oldest), queued)
 	return (queued - done) / t.Rate
 }
 
@@ -198,11 +203,11 @@ func fade(share float64) float64 {
 // weigh works out the cost of a candidate.
 func (c *Candidate) weigh(around surroundings) {
 	t := &c.Terms
-	t.Prefill = float64(t.Uncached) / t.Rate
+	t.Prefill = workWeight * float64(t.Uncached) / t.Rate
 	t.Decode = float64(t.Load.InFlight()*decodeTokens) / t.Rate
 	if !c.Private {
 		most := min(c.Held, spreadShare*t.Uncached)
-		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), float64(most)/t.Rate)
+		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), workWeight*float64(most)/t.Rate)
 	}
 	t.Cost = t.Wait + t.Prefill + t.Decode + t.Spread
 }

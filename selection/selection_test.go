@@ -83,13 +83,13 @@ func TestEveryCandidateHasItsTerms(t *testing.T) {
 
 	require.Equal(t, 0, choice.Index)
 	require.Equal(t, 1000, list[0].Terms.Uncached)
-	require.InDelta(t, 1000.0/defaultRate, list[0].Terms.Cost, 1e-9)
+	require.InDelta(t, workWeight*1000/defaultRate, list[0].Terms.Cost, 1e-9)
 	require.Equal(t, 400, list[1].Terms.Uncached)
 	require.InDelta(t, 800.0/defaultRate, list[1].Terms.Wait, 1e-9)
-	require.InDelta(t, 400.0/defaultRate, list[1].Terms.Prefill, 1e-9)
+	require.InDelta(t, workWeight*400/defaultRate, list[1].Terms.Prefill, 1e-9)
 	require.InDelta(t, float64(decodeTokens)/defaultRate, list[1].Terms.Decode, 1e-9)
 	require.Zero(t, list[1].Terms.Spread, "its own past is worth staying for")
-	require.InDelta(t, 1000.0/defaultRate, list[2].Terms.Cost, 1e-9, "those that cannot be chosen are explained too")
+	require.InDelta(t, workWeight*1000/defaultRate, list[2].Terms.Cost, 1e-9, "those that cannot be chosen are explained too")
 }
 
 func TestOnlyAvailableCandidatesAreChosen(t *testing.T) {
@@ -249,6 +249,35 @@ func TestNobodyWaitsForACopy(t *testing.T) {
 	r.FirstToken(epoch)
 	r.Release(epoch)
 	require.Zero(t, late.Load())
+}
+
+// TestSamplesOfOnePromptWaitForTheFirst sends twelve copies of a prompt at once to an
+// idle fleet: most wait for an engine that computes it already.
+func TestSamplesOfOnePromptWaitForTheFirst(t *testing.T) {
+	list := candidates(8)
+	engines := make(map[int]bool)
+	for range 12 {
+		choice, _ := Place(8000, list, epoch)
+		list[choice.Index].Held = 8000
+		engines[choice.Index] = true
+	}
+	require.LessOrEqual(t, len(engines), 2)
+}
+
+// TestProgressOfALargePrefillCounts has two engines with equal queues, of which one
+// turned to its large prompt first: after four seconds that one is nearly done.
+func TestProgressOfALargePrefillCounts(t *testing.T) {
+	const small, large = defaultRate / 10, 5 * defaultRate
+	list := candidates(2)
+	for i, sizes := range [][]int{{large, small, small}, {small, small, large}} {
+		for _, size := range sizes {
+			list[i].Worker.Place(size, epoch)
+		}
+	}
+	require.Equal(t, list[0].Worker.Load(), list[1].Worker.Load())
+	require.Equal(t, 0, Decide(1000, list, epoch.Add(4*time.Second)).Index)
+	require.InDelta(t, 1.2, list[0].Terms.Wait, 1e-9)
+	require.InDelta(t, 5.1, list[1].Terms.Wait, 1e-9, "a prefill is never more than done")
 }
 
 func TestTiesGoToTheFewestRequestsOfLate(t *testing.T) {
@@ -430,10 +459,11 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 			if c.Standing != Available {
 				continue
 			}
-			cost := float64(c.Worker.Load().Queued()+tokens-c.Held+decodeTokens*c.Worker.Load().InFlight()) / defaultRate
+			load := c.Worker.Load()
+			cost := (float64(load.Queued()+decodeTokens*load.InFlight()) + workWeight*float64(tokens-c.Held)) / defaultRate
 			if !c.Private {
 				most := float64(min(c.Held, spreadShare*(tokens-c.Held)))
-				cost += min(math.Pow(idle/available, 4)*(c.Worker.Recent(epoch)-least), most) / defaultRate
+				cost += min(math.Pow(idle/available, 4)*(c.Worker.Recent(epoch)-least), workWeight*most) / defaultRate
 			}
 			if best < 0 || cost < bestCost-1e-12 || cost < bestCost+1e-12 && c.Worker.Assigned() < list[best].Worker.Assigned() {
 				best, bestCost = i, cost
