@@ -30,6 +30,8 @@ const (
 type budget struct {
 	used  atomic.Int64
 	limit atomic.Int64
+
+	buffers buffers
 }
 
 // take takes n bytes if they are there.
@@ -52,7 +54,10 @@ type body struct {
 	budget *budget
 	taken  atomic.Int64 // of the budget: the capacity of data, until it is given back
 
-	data  []byte // nil once it was let go
+	data   []byte       // nil once it was let go
+	buffer *[]byte      // that data lies in, if it is one to be kept
+	users  atomic.Int32 // of the buffer: the request, and each attempt that may yet send from it
+
 	whole bool   // data is all there is, so it can be sent any number of times
 	err   error  // what reading on gave after data
 	cut   string // the limit that kept the rest from being read; empty if none did
@@ -75,10 +80,35 @@ func readBody(r *http.Request, limit int64, b *budget) *body {
 		size = min(size, untoldLength)
 		b.force(size)
 	}
-	in := &body{budget: b, data: make([]byte, 0, size)}
-	in.taken.Store(size)
+	in := &body{budget: b}
+	in.make(size, limit)
 	in.fill(r, limit)
 	return in
+}
+
+// make makes room for size bytes, which were taken of the budget.
+func (in *body) make(size, limit int64) {
+	in.users.Store(1)
+	in.taken.Store(size)
+	in.buffer = in.budget.buffers.get(size)
+	if in.buffer == nil {
+		in.data = make([]byte, 0, size)
+		return
+	}
+	room := min(int64(len(*in.buffer)), limit)
+	if !in.budget.take(room - size) {
+		room = size
+	}
+	in.taken.Store(room)
+	in.data = (*in.buffer)[:0:room]
+}
+
+// drop counts one user of the buffer less. Who has not said so when the last other
+// one has leaves the buffer to the garbage collector.
+func (in *body) drop() {
+	if in.users.Add(-1) == 0 && in.buffer != nil {
+		in.budget.buffers.put(in.buffer)
+	}
 }
 
 // fill reads until the end of the body, the limit or the end of the budget.
@@ -121,7 +151,7 @@ func (in *body) grow(length, limit int64) bool {
 	in.taken.Store(size)
 	data := make([]byte, have, size)
 	copy(data, in.data)
-	in.data = data
+	in.data, in.buffer = data, nil
 	return true
 }
 
@@ -156,8 +186,8 @@ func (in *body) end(err error, length int64) {
 
 // restore gives r the body to send, from its first byte. It may be called for
 // each attempt. It returns the reader the body is sent from, if it is all in
-// memory. Only a plain reader over memory lets net/http send head and body in one
-// write.
+// memory: who knows that nobody reads from that any more may drop the buffer. Only a
+// plain reader over memory lets net/http send head and body in one write.
 //
 // Nothing that it sets closes the body: the server still owns it.
 func (in *body) restore(r *http.Request) *bytes.Reader {
@@ -189,6 +219,7 @@ func (in *body) restoreWhole(r *http.Request) *bytes.Reader {
 		r.Body = http.NoBody
 		return nil
 	}
+	in.users.Add(1)
 	reader := bytes.NewReader(in.data)
 	r.Body = io.NopCloser(reader)
 	return reader
@@ -196,10 +227,12 @@ func (in *body) restoreWhole(r *http.Request) *bytes.Reader {
 
 // letGo drops the bytes and gives back what they took of the budget.
 func (in *body) letGo() {
-	if in != nil {
-		in.data = nil
-		in.giveBack()
+	if in == nil || in.data == nil {
+		return
 	}
+	in.data = nil
+	in.giveBack()
+	in.drop()
 }
 
 // giveBack gives back what was taken of the budget, once.

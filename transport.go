@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/caddyserver/caddy/v2"
@@ -76,14 +77,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // written: net/http keeps the request, and so its body, as long as the response
 // lasts. If writing failed, net/http may yet try again with the same reader.
 func traced(r *http.Request, t *ticket) *http.Request {
-	sending := t.sending
+	sending, body := t.sending, t.body
 	if sending == nil {
 		return r
 	}
+	var wrote atomic.Bool
 	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		WroteRequest: func(info httptrace.WroteRequestInfo) {
-			if info.Err == nil {
+			if info.Err == nil && wrote.CompareAndSwap(false, true) {
 				sending.Reset(nil)
+				body.drop()
 			}
 		},
 	}))
