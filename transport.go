@@ -38,8 +38,16 @@ func watch(ctx caddy.Context, h *reverseproxy.Handler) (made *reverseproxy.HTTPT
 	case *reverseproxy.HTTPTransport:
 		h.Transport = &transport{t}
 	}
+	if t := watched(h); t != nil && t.WriteBufferSize == 0 {
+		t.Transport.WriteBufferSize = writeBuffer
+	}
 	return made, nil
 }
+
+// writeBuffer is the write buffer of connections to engines, in bytes, where none was
+// configured. net/http has 4 KiB, which cuts a usual chat's body in two writes: the
+// engine wakes up for the first and waits for the second.
+const writeBuffer = 32 << 10
 
 // watched returns the HTTP transport behind h's transport, nil if it is another kind.
 func watched(h *reverseproxy.Handler) *reverseproxy.HTTPTransport {
