@@ -138,7 +138,9 @@ func (s *state) heard(w *worker, said engineFacts, failed bool) {
 	s.fit(w)
 }
 
-// fit limits what w is believed to hold to what its engine has room for.
+// fit limits what w is believed to hold to what its engine has room for. With three
+// quarters of that agents on small caches wait 26 % longer, with half as much again 45 %
+// (docs/constants.md).
 func (s *state) fit(w *worker) {
 	bytes := float64(w.Capacity()) * s.models.StoredRatio()
 	s.tree.SetCapacity(*w.prefix.Load(), int64(bytes))

@@ -8,11 +8,13 @@ import (
 
 const (
 	// RecentHalfLife is the time after which a request counts half in Recent and
-	// RecentRequests.
+	// RecentRequests. With half a minute agents wait 1 to 2 % less and work is less even,
+	// with two 1 to 4 % longer (docs/constants.md).
 	RecentHalfLife = time.Minute
 
 	// maxRecent bounds what one request adds to Recent, in tokens: a prompt that is
-	// longer says no more about how much its worker is asked for.
+	// longer says no more about how much its worker is asked for. A quarter or four times
+	// as much are the same within chance (docs/constants.md).
 	maxRecent = 32 << 10
 )
 

@@ -1,0 +1,121 @@
+package model
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/caddy-inference/caddy-inference/bench/trace"
+)
+
+func TestRoundRobinPlacesInTurn(t *testing.T) {
+	place := RoundRobin(fleetOf(3))
+	require.Equal(t, []int{0, 1, 2, 0}, placed(place, document(1, 100), document(1, 100), document(1, 100), document(1, 100)))
+}
+
+func TestLeastConnPlacesWhereTheFewestAreInFlight(t *testing.T) {
+	place := LeastConn(fleetOf(3))
+	var decisions []Decision
+	for range 3 {
+		decisions = append(decisions, place(document(1, 100), instant(0)))
+	}
+	require.Equal(t, 2, decisions[2].Engine)
+	decisions[1].End(instant(0))
+	require.Equal(t, 1, place(document(1, 100), instant(0)).Engine)
+	decisions[0].End(instant(0))
+	decisions[2].End(instant(0))
+	require.Equal(t, 0, place(document(1, 100), instant(0)).Engine) // as few as on the third, which was sent as many
+	require.Equal(t, 2, place(document(1, 100), instant(0)).Engine)
+}
+
+func TestLeastUncachedWeighsWhatIsCachedAgainstWhatIsQueued(t *testing.T) {
+	place := LeastUncached(fleetOf(2))
+	at := func(now time.Duration, r *trace.Request) int { return place(r, instant(now)).Engine }
+	require.Equal(t, 0, at(0, document(1, 16_384)))
+	require.Equal(t, 1, at(0, document(2, 8192)))
+	require.Equal(t, 0, at(0, document(1, 20_000)), "only 3,616 tokens are missing there")
+	require.Equal(t, 1, at(0, document(3, 8192)), "fewer tokens wait there")
+
+	// After 4 seconds all is computed.
+	require.Equal(t, 0, at(4*time.Second, document(4, 16_384)), "both were sent as many requests")
+	require.Equal(t, 1, at(4*time.Second, document(1, 8192)), "what is held elsewhere would wait for longer")
+	require.Equal(t, 0, at(6*time.Second, document(1, 20_000)), "nothing waits any more")
+}
+
+func TestBeliefEndsWhereTheCapacityEnds(t *testing.T) {
+	for _, test := range []struct {
+		belief float64
+		want   int
+	}{
+		{1, 0}, // the first prompt is forgotten, so the one that was sent the fewest gets it
+		{0.5, 0},
+		{2, 1},
+		{0, 1},
+	} {
+		for name, rule := range map[string]Rule{"least uncached": LeastUncached, "cache aware": CacheAware} {
+			o := fleetOf(2)
+			o.Capacity, o.Belief = 8192, test.belief
+			place := rule(o)
+			settled := func(r *trace.Request, at time.Duration) int {
+				d := place(r, instant(at))
+				if d.FirstToken != nil {
+					d.FirstToken(r.Input, instant(at+time.Second))
+				}
+				if d.End != nil {
+					d.End(instant(at + time.Second))
+				}
+				return d.Engine
+			}
+			require.Equal(t, 0, settled(document(1, 8192), 0), name)
+			require.Equal(t, 1, settled(document(2, 8192), time.Hour), name)
+			require.Equal(t, 0, settled(document(3, 8192), 2*time.Hour), name)
+			require.Equal(t, 1, settled(document(4, 8192), 3*time.Hour), name)
+			require.Equal(t, test.want, settled(document(2, 8192), 4*time.Hour), "%s, belief %v", name, test.belief)
+		}
+	}
+}
+
+func TestCacheAwareSendsTheNextTurnWhereThePastIs(t *testing.T) {
+	place := CacheAware(fleetOf(8))
+	where := make(map[uint64]int)
+	for conversation := range uint64(8) {
+		r := document(conversation, 10_000)
+		d := place(r, instant(0))
+		where[conversation] = d.Engine
+		d.FirstToken(r.Input, instant(2*time.Second))
+		d.End(instant(3 * time.Second))
+	}
+	for conversation, engine := range where {
+		require.Equal(t, engine, place(document(conversation, 12_000), instant(time.Minute)).Engine)
+	}
+}
+
+func TestRulesHaveNames(t *testing.T) {
+	require.Equal(t, []string{"cache_aware", "least_conn", "least_uncached", "round_robin"}, Names())
+	_, err := ByName("random")
+	require.EqualError(t, err, `there is no rule "random", only cache_aware, least_conn, least_uncached, round_robin`)
+}
+
+func fleetOf(engines int) Options {
+	o := DefaultOptions()
+	o.Engines = engines
+	return o
+}
+
+// document returns a request with the first tokens of a text.
+func document(number uint64, tokens int) *trace.Request {
+	r := &trace.Request{Input: tokens, Output: 10}
+	for i := range uint64(tokens+trace.BlockTokens-1) / trace.BlockTokens {
+		r.Blocks = append(r.Blocks, number<<16+i)
+	}
+	return r
+}
+
+// placed returns where requests that come at once are placed.
+func placed(place Placement, requests ...*trace.Request) (engines []int) {
+	for _, r := range requests {
+		engines = append(engines, place(r, instant(0)).Engine)
+	}
+	return engines
+}

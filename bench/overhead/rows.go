@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/caddy-inference/caddy-inference/bench/router"
+)
+
+const (
+	direct = "direct" // the engines without a router
+	base   = "stock"  // the router that the others are compared with
+)
+
+// row is what requests are sent to: a router, or the engines themselves.
+type row struct {
+	name      string
+	addresses []string         // which a client goes to in turn
+	instance  *router.Instance // nil for the engines
+}
+
+// rows are all that are measured. The first is direct.
+type rows []*row
+
+// startRows starts all routers in front of the engines.
+func startRows(ctx context.Context, routers []router.Router, es *engines) (rows, error) {
+	list := rows{{name: direct, addresses: es.addresses}}
+	for _, r := range routers {
+		instance, err := r.Start(ctx, router.Fleet{Engines: es.addresses})
+		if err != nil {
+			return nil, errors.Join(err, list.stop())
+		}
+		at := &row{name: r.Name(), instance: instance}
+		list = append(list, at)
+		u, err := url.Parse(instance.URL)
+		if err != nil || u.Scheme != "http" || u.Port() == "" {
+			err = fmt.Errorf("router %s at %s: must be at http://HOST:PORT to be measured", at.name, instance.URL)
+			return nil, errors.Join(err, list.stop())
+		}
+		at.addresses = []string{u.Host}
+	}
+	return list, nil
+}
+
+// stop stops the routers. The error says that one had ended before.
+func (rs rows) stop() (err error) {
+	for _, r := range rs {
+		if r.instance != nil {
+			err = errors.Join(err, r.instance.Stop())
+		}
+	}
+	return err
+}
+
+func (rs rows) names() (list []string) {
+	for _, r := range rs {
+		list = append(list, r.name)
+	}
+	return list
+}
+
+// usage is what the row's process has taken so far: nothing, if it is none of ours.
+func (r *row) usage() (router.Usage, error) {
+	if r.instance == nil {
+		return router.Usage{}, nil
+	}
+	u, err := r.instance.Usage()
+	if errors.Is(err, router.ErrUnknown) {
+		return router.Usage{}, nil
+	}
+	return u, err
+}
+
+// memory is that of a router, in bytes.
+type memory struct {
+	Row     string `json:"row"`
+	RSS     int64  `json:"rss_bytes"`
+	PeakRSS int64  `json:"peak_rss_bytes"`
+}
+
+// memory is what the routers occupy now.
+func (rs rows) memory() (list []memory, err error) {
+	for _, r := range rs {
+		u, err := r.usage()
+		if err != nil {
+			return nil, fmt.Errorf("memory of %s: %w", r.name, err)
+		}
+		if u.RSS > 0 {
+			list = append(list, memory{r.name, u.RSS, u.PeakRSS})
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-inference/caddy-inference/bench/router"
+	"github.com/caddy-inference/caddy-inference/bench/trace"
+	"github.com/caddy-inference/caddy-inference/enginesim"
+)
+
+// player replays one scenario through one router.
+type player struct {
+	scenario scenario
+	trace    []trace.Request
+	router   router.Router
+	speed    float64
+	api      api
+	model    string
+	listen   string // where the first engine listens; none is started if empty
+}
+
+// recording is what was seen while a trace was played. Times are real ones, as on
+// a clock on the wall: Speed tells how much faster than in life it all was.
+type recording struct {
+	answers  []answer              // by request
+	prefills [][]enginesim.Prefill // by engine
+	start    time.Time
+	took     time.Duration
+	usage    router.Usage // of all routers together
+	known    bool         // usage is
+}
+
+// settle is how long a router has to get to know its engines, in real time.
+const settle = time.Second
+
+// play plays the trace to its last answer.
+func (p *player) play(ctx context.Context) (rec *recording, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	es := &engines{}
+	if p.listen != "" {
+		es, err = startEngines(p.scenario.Engines, p.listen, p.scenario.engine(p.speed, p.model))
+		if err != nil {
+			return nil, err
+		}
+		defer es.close()
+	}
+	fleet := router.Fleet{Engines: es.addresses(), Speed: p.speed, Retry: p.scenario.Restart}
+	var routers []*router.Instance
+	for range p.scenario.Routers {
+		instance, err := p.router.Start(ctx, fleet)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, instance.Stop()) }()
+		routers = append(routers, instance)
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(settle):
+	}
+	before, err := usage(routers)
+	rec = &recording{answers: make([]answer, len(p.trace)), known: err == nil}
+	if err := p.send(ctx, rec, es, routers); err != nil {
+		return nil, err
+	}
+	if rec.known {
+		if rec.usage, err = usage(routers); err != nil {
+			return nil, err
+		}
+		rec.usage.CPU -= before.CPU
+	}
+	for _, e := range es.list {
+		e.mu.Lock()
+		rec.prefills = append(rec.prefills, e.prefills)
+		e.mu.Unlock()
+	}
+	return rec, nil
+}
+
+// send sends every request at its time, whatever has become of those before, and
+// waits for all answers.
+func (p *player) send(ctx context.Context, rec *recording, es *engines, routers []*router.Instance) error {
+	c := newClient(p.api, p.model)
+	defer c.close()
+	var sent sync.WaitGroup
+	defer sent.Wait() // if it is broken off, too
+	var restart error
+	half := slices.IndexFunc(p.trace, func(r trace.Request) bool { return r.At >= p.trace[len(p.trace)-1].At/2 })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	rec.start = time.Now()
+	for i := range p.trace {
+		r := &p.trace[i]
+		due := rec.start.Add(p.real(r.At))
+		timer.Reset(time.Until(due))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		if i == half && p.scenario.Restart && len(es.list) > 0 {
+			sent.Go(func() { restart = es.list[0].restart(ctx, p.real(restartTakes)) })
+		}
+		url := routers[i%len(routers)].URL
+		begun := make(chan struct{})
+		sent.Go(func() { rec.answers[i] = c.send(ctx, url, r, due, sync.OnceFunc(func() { close(begun) })) })
+		<-begun // so that routers see them in the trace's order
+	}
+	sent.Wait()
+	rec.took = time.Since(rec.start)
+	if restart != nil {
+		return fmt.Errorf("restarting an engine: %w", restart)
+	}
+	return ctx.Err()
+}
+
+// real is how long a simulated duration takes.
+func (p *player) real(d time.Duration) time.Duration {
+	return time.Duration(float64(d) / p.speed)
+}
+
+// usage adds up what routers have taken.
+func usage(routers []*router.Instance) (total router.Usage, err error) {
+	for _, r := range routers {
+		u, err := r.Usage()
+		if err != nil {
+			return router.Usage{}, err
+		}
+		total.CPU += u.CPU
+		total.RSS += u.RSS
+		total.PeakRSS += u.PeakRSS
+	}
+	return total, nil
+}

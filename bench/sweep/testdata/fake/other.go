@@ -1,0 +1,3 @@
+package fake
+
+const elsewhere = "text"
