@@ -56,7 +56,7 @@ type body struct {
 
 	data   []byte       // nil once it was let go
 	buffer *[]byte      // that data lies in, if it is one to be kept
-	users  atomic.Int32 // of the buffer: the request, and each attempt that may yet send from it
+	unsent atomic.Int32 // attempts that may yet read data
 
 	whole bool   // data is all there is, so it can be sent any number of times
 	err   error  // what reading on gave after data
@@ -88,7 +88,6 @@ func readBody(r *http.Request, limit int64, b *budget) *body {
 
 // make makes room for size bytes, which were taken of the budget.
 func (in *body) make(size, limit int64) {
-	in.users.Store(1)
 	in.taken.Store(size)
 	in.buffer = in.budget.buffers.get(size)
 	if in.buffer == nil {
@@ -101,14 +100,6 @@ func (in *body) make(size, limit int64) {
 	}
 	in.taken.Store(room)
 	in.data = (*in.buffer)[:0:room]
-}
-
-// drop counts one user of the buffer less. Who has not said so when the last other
-// one has leaves the buffer to the garbage collector.
-func (in *body) drop() {
-	if in.users.Add(-1) == 0 && in.buffer != nil {
-		in.budget.buffers.put(in.buffer)
-	}
 }
 
 // fill reads until the end of the body, the limit or the end of the budget.
@@ -185,12 +176,11 @@ func (in *body) end(err error, length int64) {
 }
 
 // restore gives r the body to send, from its first byte. It may be called for
-// each attempt. It returns the reader the body is sent from, if it is all in
-// memory: who knows that nobody reads from that any more may drop the buffer. Only a
-// plain reader over memory lets net/http send head and body in one write.
+// each attempt. It returns what is sent, if that is all in memory. Only a plain
+// reader over memory lets net/http send head and body in one write.
 //
 // Nothing that it sets closes the body: the server still owns it.
-func (in *body) restore(r *http.Request) *bytes.Reader {
+func (in *body) restore(r *http.Request) *sending {
 	switch {
 	case in == nil:
 		return nil
@@ -210,7 +200,7 @@ func (in *body) restore(r *http.Request) *bytes.Reader {
 
 // restoreWhole gives r the body with its length, however the client sent it. One
 // with trailers stays as it is: only chunked ones can carry them.
-func (in *body) restoreWhole(r *http.Request) *bytes.Reader {
+func (in *body) restoreWhole(r *http.Request) *sending {
 	if len(r.Trailer) == 0 {
 		r.ContentLength = int64(len(in.data))
 		r.TransferEncoding = nil
@@ -219,20 +209,40 @@ func (in *body) restoreWhole(r *http.Request) *bytes.Reader {
 		r.Body = http.NoBody
 		return nil
 	}
-	in.users.Add(1)
-	reader := bytes.NewReader(in.data)
-	r.Body = io.NopCloser(reader)
-	return reader
+	in.unsent.Add(1)
+	out := &sending{reader: bytes.NewReader(in.data), body: in}
+	r.Body = io.NopCloser(out.reader)
+	return out
 }
 
-// letGo drops the bytes and gives back what they took of the budget.
+// sending is a body that one attempt sends from memory.
+type sending struct {
+	reader *bytes.Reader
+	body   *body
+	done   atomic.Bool
+}
+
+// sent says that it was sent, or will not be: nobody reads it any more. It may be
+// called from any goroutine. An attempt of which nobody says so keeps the bytes
+// from being used again.
+func (s *sending) sent() {
+	if s.done.CompareAndSwap(false, true) {
+		s.reader.Reset(nil)
+		s.body.unsent.Add(-1)
+	}
+}
+
+// letGo drops the bytes and gives back what they took of the budget. Their buffer is
+// kept for other requests if nobody can be reading from it.
 func (in *body) letGo() {
 	if in == nil || in.data == nil {
 		return
 	}
-	in.data = nil
+	if in.buffer != nil && in.whole && in.unsent.Load() == 0 { // what is not whole is sent by readers that are not counted
+		in.budget.buffers.put(in.buffer)
+	}
+	in.data, in.buffer = nil, nil
 	in.giveBack()
-	in.drop()
 }
 
 // giveBack gives back what was taken of the budget, once.

@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"runtime"
 	"testing"
 	"testing/iotest"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 )
@@ -359,34 +361,101 @@ func TestABodyOfKnownLengthTakesAtMostTwiceThat(t *testing.T) {
 	}
 }
 
-func TestABufferIsKeptOnlyWhenAllWhoUseItHaveSaidSo(t *testing.T) {
+// TestNobodySendsBytesOfAnother restores bodies in every state, lets them go as the
+// response begins, has others read theirs, and sends the first only then.
+func TestNobodySendsBytesOfAnother(t *testing.T) {
+	const length = 60_000
+	for _, test := range []struct {
+		name     string
+		limit    int64 // max_body
+		budget   int64
+		breaks   bool // before its end
+		attempts int
+		sent     int // of these, how many were sent
+	}{
+		{name: "whole", limit: 1 << 20, budget: 1 << 30, attempts: 1},
+		{name: "whole, sent again", limit: 1 << 20, budget: 1 << 30, attempts: 2, sent: 1},
+		{name: "cut by max_body", limit: 50_000, budget: 1 << 30, attempts: 1},
+		{name: "cut by max_buffered", limit: 1 << 20, budget: 1000, attempts: 1},
+		{name: "cut when it grows", limit: 1 << 20, budget: 40_000, attempts: 2, sent: 1},
+		{name: "broken off", limit: 1 << 20, budget: 1 << 30, breaks: true, attempts: 1},
+	} {
+		for _, declared := range []int64{length, -1} {
+			t.Run(fmt.Sprintf("%s, length %d", test.name, declared), func(t *testing.T) {
+				b := newBudget(test.budget)
+				var from io.Reader = bytes.NewReader(bytes.Repeat([]byte("a"), length))
+				if test.breaks {
+					from = io.MultiReader(io.LimitReader(from, length/2), failing{io.ErrUnexpectedEOF})
+				}
+				r := bodyRequest(from, declared)
+				in := readBody(r, test.limit, b)
+				for i := range test.attempts {
+					out := in.restore(r)
+					if i < test.sent && out != nil {
+						out.sent()
+					}
+				}
+				in.letGo()
+				b.limit.Store(1 << 30)
+				for range 20 {
+					readBody(bodyRequest(bytes.NewReader(bytes.Repeat([]byte("b"), length)), length), defaultMaxBody, b)
+				}
+				got, _ := io.ReadAll(r.Body)
+				require.Zero(t, bytes.Count(got, []byte("b")), "bytes of another request")
+			})
+		}
+	}
+}
+
+func TestABufferIsUsedAgainOnlyWhenItWasSent(t *testing.T) {
 	const size = 10_000
 	b := newBudget(1 << 30)
-	used := func(in *body) bool { // whether a next body gets the same memory
-		for range 100 { // a pool may forget, and keeps things apart by processor
-			if again := b.buffers.get(size); again == in.buffer {
-				return true
-			}
-		}
-		return false
-	}
-	read := func() (*body, *http.Request) {
+	begin := func() (*body, *http.Request) {
 		r := bodyRequest(bytes.NewReader(randomBytes(size)), size)
 		return readBody(r, defaultMaxBody, b), r
 	}
-	in, r := read()
+	again := func(buffer *[]byte) (same bool) {
+		for range 10 { // a pool keeps things apart by processor
+			same = same || b.buffers.get(size) == buffer
+		}
+		return same
+	}
+	in, r := begin()
+	buffer := in.buffer
 	in.restore(r)
 	in.letGo()
+	require.False(t, again(buffer), "it may be being sent")
+
+	reused := 0
+	for range 100 {
+		in, r = begin()
+		buffer = in.buffer
+		out := in.restore(r)
+		out.sent()
+		out.sent()
+		in.letGo()
+		in.letGo()
+		if again(buffer) {
+			reused++
+		}
+		require.False(t, again(buffer), "it was kept twice")
+	}
+	require.Positive(t, reused)
+}
+
+func TestABodyThatWasLetGoIsNotHeld(t *testing.T) {
+	b := newBudget(1 << 30)
+	r := bodyRequest(bytes.NewReader(randomBytes(200_000)), 200_000)
+	in := readBody(r, defaultMaxBody, b)
+	in.restore(r) // refused, say
+	in.restore(r).sent()
+	buffer := weak.Make(in.buffer)
+	r.Body = nil
 	in.letGo()
-	require.False(t, used(in), "an attempt may read from it still")
-	in.drop()
-	in, r = read()
-	in.restore(r)
-	in.drop()
-	require.False(t, used(in), "it may be sent again")
-	in.restore(r)
-	in.letGo()
-	require.False(t, used(in), "the second attempt reads")
+	runtime.GC()
+	runtime.GC()
+	require.Nil(t, buffer.Value())
+	runtime.KeepAlive(in)
 }
 
 func TestABufferHoldsNoMoreThanTheLimit(t *testing.T) {

@@ -93,7 +93,7 @@ func BenchmarkSelect(b *testing.B) {
 				b.Fatal("no upstream")
 			}
 			t := ticketOf(r.Context())
-			t.body.drop() // as when it has been sent
+			t.sending.sent()
 			t.begun()
 			t.release()
 			cancel()

@@ -1,7 +1,6 @@
 package inference
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 	"strings"
@@ -35,8 +34,8 @@ type ticket struct {
 	owner  any // the policy, as handlers that run after each other have their own
 
 	body    *body
-	sending *bytes.Reader // what the transport reads the body from
-	scratch *scratch      // given back when the response begins
+	sending *sending // what the transport sends of the body
+	scratch *scratch // given back when the response begins
 
 	cause       string // why there is nothing to route on; empty if there is
 	api         prompt.API

@@ -67,7 +67,7 @@ func (c *checker) node(n *node) {
 	require.LessOrEqual(c.t, n.uses, uint8(2))
 	if n.missing > 0 {
 		require.Equal(c.t, 1, n.size())
-		require.Less(c.t, n.missing, uint8(ChunkBytes))
+		require.Less(c.t, int(n.missing), ChunkBytes)
 	}
 	holders := 0
 	for slot := range n.slots {
