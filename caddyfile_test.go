@@ -221,7 +221,7 @@ func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
 	}
 	for said, scale := range map[string]float64{"0.0099": 0.0099, "10001": 10_001, "-1": -1, "NaN": math.NaN(), "+Inf": math.Inf(1)} {
 		require.ErrorContains(t, (&App{MaxBuffered: firstPart, TimeScale: scale}).Validate(),
-			"inference: time_scale of "+said+": must be from 0.01 to 10000")
+			"inference: time_scale of "+said+": must be from 0.01 to 1000")
 	}
 }
 

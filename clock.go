@@ -11,12 +11,13 @@ import (
 const (
 	defaultTimeScale = 1.0
 	minTimeScale     = 0.01
-	maxTimeScale     = 10_000.0
+	maxTimeScale     = 1000.0
 )
 
 // clock tells the time by which the plugin keeps what it learns. That is the
 // machine's, unless a config sets time_scale: then it passes so many times faster.
-// It never goes back, and does not jump when another config sets another scale.
+// It never goes back, as times of the same process are compared, and does not jump
+// when another config sets another scale.
 // What concerns the network, such as a timeout, is no matter for it.
 type clock struct {
 	mu   sync.Mutex // held while the scale changes

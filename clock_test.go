@@ -31,7 +31,7 @@ func TestTheClockPassesAsItsScaleSaysAndDoesNotJump(t *testing.T) {
 		c := newClock()
 		began := c.now()
 		told := time.Duration(0)
-		for _, scale := range []float64{20, 1, 0.01, 10_000, 3, 1.5} {
+		for _, scale := range []float64{20, 1, 0.01, 1000, 3, 1.5} {
 			c.setScale(scale)
 			require.Equal(t, told, c.now().Sub(began), "it jumps")
 			pass(700 * time.Millisecond)
@@ -84,7 +84,7 @@ func TestTheClockNeverGoesBack(t *testing.T) {
 		})
 	}
 	for i := 0; reading.Load() > 0; i++ {
-		c.setScale([]float64{10_000, 0.01, 1, 20}[i%4])
+		c.setScale([]float64{1000, 0.01, 1, 20}[i%4])
 		runtime.Gosched()
 	}
 	readers.Wait()

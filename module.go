@@ -50,7 +50,7 @@ type App struct {
 	// the clock: work of late, prefill rates, the grace of absent upstreams, rounds
 	// of eviction, when an engine is asked again. For benchmarks in front of
 	// simulated engines with the same `speed`; seconds that are logged and exported
-	// are simulated ones then too. From 0.01 to 10000. Default: 1.
+	// are simulated ones then too. From 0.01 to 1000. Default: 1.
 	TimeScale float64 `json:"time_scale,omitempty"`
 
 	state    *state

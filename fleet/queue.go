@@ -11,7 +11,7 @@ import (
 // come with that one is most of what is known about the wait for a next one, and
 // prompts differ a thousandfold in size.
 type queue struct {
-	tokens atomic.Int64 // of the first; 0 if there is none
+	tokens atomic.Int64 // of the first; 0 if there is none, or if its prompt was all there
 	began  atomic.Int64 // UnixNano at which the engine turned to it
 
 	mu          sync.Mutex // guards what follows, and who writes the above

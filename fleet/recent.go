@@ -8,13 +8,14 @@ import (
 
 const (
 	// RecentHalfLife is the time after which a request counts half in Recent and
-	// RecentRequests. With half a minute agents wait 1 to 2 % less and work is less even,
-	// with two 1 to 4 % longer (docs/constants.md).
+	// RecentRequests. With half a minute long conversations wait up to 4 % less and agents
+	// 1 %, but work is less even; with two minutes agents wait 1 to 4 % longer
+	// (docs/constants.md).
 	RecentHalfLife = time.Minute
 
 	// maxRecent bounds what one request adds to Recent, in tokens: a prompt that is
-	// longer says no more about how much its worker is asked for. A quarter or four times
-	// as much are the same within chance (docs/constants.md).
+	// longer says no more about how much its worker is asked for. A quarter of it is the same
+	// within chance, four times as much up to 3 % slower with agents (docs/constants.md).
 	maxRecent = 32 << 10
 )
 

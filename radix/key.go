@@ -4,8 +4,8 @@ import "math/bits"
 
 // ChunkBytes is the length of prompt behind one fingerprint, and so the
 // resolution of a match, in bytes. Where a message ends it can be less (see
-// [Chunker.EndMessage]); the tree counts all chunks alike. 128: half as much takes half
-// as long again and hits no more (docs/constants.md).
+// [Chunker.EndMessage]); the tree counts all chunks alike. 128: with half as much a
+// prompt takes a third to a half longer to route, and hits no more (docs/constants.md).
 const ChunkBytes = 128
 
 // Key is a prompt as the tree sees it.

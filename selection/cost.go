@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-inference/caddy-inference/fleet"
 )
 
-// What of these decides where requests go was chosen by `go run ./sweep -all` in
-// bench; docs/constants.md has all that it printed.
+// What other values of these do is in docs/constants.md, which `go run ./sweep -all`
+// in bench has printed.
 const (
 	// defaultRate is the prefill rate, in tokens a second, of a worker in a fleet
 	// of which nothing has been learned yet. It scales all costs alike.
@@ -17,18 +17,19 @@ const (
 	// workWeight is what a token that this request has to compute weighs against one
 	// that is queued before it. Both delay this request alike, but only the first
 	// delays others too: waiting for what somebody else computes is better than
-	// computing it once more. 1.1: at 1 bursts of one prompt take 59 to 90 % longer, 1.05
-	// is the same within chance but nearer to that, and above it all else gets slower.
+	// computing it once more. 1.1: at 1 bursts of one prompt take 59 to 90 % longer; 1.05
+	// is up to 2 % better and nearer to that; above it bursts and what all share get slower.
 	workWeight = 1.1
 
 	// decodeTokens is what a request in flight costs the next one, in prefill tokens.
 	// 64: less is up to 8 % faster where all is shared and up to 5 % slower in bursts, but
-	// the model that says so has running answers cost nothing; more is slower.
+	// in the model that says so running answers do not slow down a prefill. 256 is up to 9 %
+	// slower.
 	decodeTokens = 64
 
 	// spreadShare is how many tokens may be computed again elsewhere, to have them
-	// there too, for each that has to be computed anyway. 32: without, agents wait 12 %
-	// longer; from 8 on it is all the same.
+	// there too, for each that has to be computed anyway. 32: without, agents wait 12 to
+	// 13 % longer; from 16 on it is all the same.
 	spreadShare = 32
 
 	// rateNoise is the ratio within which two prefill rates are the same.
