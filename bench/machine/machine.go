@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"time"
-
-	"github.com/prometheus/procfs"
 )
 
 // Machine is where and with what something was measured.
@@ -20,20 +18,17 @@ type Machine struct {
 	Caddy string `json:"caddy"` // version that both programs are built from
 }
 
+const unknown = "unknown"
+
 // This returns the machine at hand.
 func This() Machine {
 	m := Machine{
 		Date:  time.Now().UTC().Format("2006-01-02 15:04"),
-		CPU:   "unknown",
+		CPU:   cpuModel(),
 		Cores: runtime.GOMAXPROCS(0),
 		OS:    runtime.GOOS + "/" + runtime.GOARCH,
 		Go:    runtime.Version(),
-		Caddy: "unknown",
-	}
-	if fs, err := procfs.NewDefaultFS(); err == nil {
-		if info, err := fs.CPUInfo(); err == nil && len(info) > 0 && info[0].ModelName != "" {
-			m.CPU = info[0].ModelName
-		}
+		Caddy: unknown,
 	}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range build.Deps {

@@ -9,6 +9,7 @@ import (
 // job is a request on its engine.
 type job struct {
 	*trace.Request
+	luck     float64 // how long its prefill takes, as a factor; see Options.Noise
 	decision Decision
 	cached   int // tokens of the prompt that were found in the cache
 }
@@ -16,6 +17,7 @@ type job struct {
 // engine is one engine.
 type engine struct {
 	replay  *replay
+	rate    float64 // uncached tokens of prompts that it prefills a second
 	cache   *blocks
 	queue   []*job // that wait for their prefill
 	busy    bool   // a prefill is under way
@@ -39,7 +41,7 @@ func (e *engine) next(now time.Duration) {
 	j.cached = j.Cached(e.cache.holds)
 	uncached := j.Input - j.cached
 	e.work += uncached
-	took := time.Duration(float64(uncached) / e.replay.Rate * float64(time.Second))
+	took := time.Duration(float64(uncached) / e.rate * j.luck * float64(time.Second))
 	e.replay.agenda.at(now+took, func(now time.Duration) { e.firstToken(j, now) })
 }
 

@@ -6,7 +6,8 @@
 // What is modelled is what a router's choice decides:
 //
 //   - An engine prefills one prompt after another, in the order in which they came,
-//     at a constant rate, and only what its cache does not hold when it begins.
+//     and only what its cache does not hold when it begins. Its rate is constant; the
+//     engines may differ, and a prefill may take more or less than it should.
 //   - Its cache keeps whole blocks of 512 tokens, the least recently used out first.
 //     A prompt's blocks are in it when its prefill is done; answers are not kept.
 //   - An answer takes a constant time for each of its tokens, which is longer the
@@ -23,77 +24,10 @@
 package model
 
 import (
-	"errors"
-	"fmt"
 	"time"
-
-	"github.com/caddy-inference/caddy-inference/radix"
 
 	"github.com/caddy-inference/caddy-inference/bench/trace"
 )
-
-// Options are the settings of a replay.
-type Options struct {
-	Engines  int     // how many, all alike
-	Capacity int     // tokens that an engine's cache holds
-	Rate     float64 // uncached tokens of prompts that an engine prefills a second
-
-	// DecodeBase and DecodePerRunning are what a token of an answer takes: DecodeBase +
-	// DecodePerRunning × requests that are running when it begins.
-	DecodeBase       time.Duration
-	DecodePerRunning time.Duration
-
-	// Routers is how many routers the requests alternate between. They know nothing
-	// of each other.
-	Routers int
-
-	// Belief is the capacity that a rule which reckons with caches takes an engine's
-	// to have, as a share of what it has. 0 is no limit.
-	Belief float64
-}
-
-// DefaultOptions returns the settings of 8 mid-sized engines behind one router:
-// 524,288 tokens of cache, 8,000 tokens a second of prefill, 6 ms + 0.35 ms × running
-// requests a token, and a belief that is right.
-func DefaultOptions() Options {
-	return Options{
-		Engines:          8,
-		Capacity:         524_288,
-		Rate:             8000,
-		DecodeBase:       6 * time.Millisecond,
-		DecodePerRunning: 350 * time.Microsecond,
-		Routers:          1,
-		Belief:           1,
-	}
-}
-
-// Validate reports the first setting that cannot be replayed with.
-func (o Options) Validate() error {
-	if o.Engines < 1 || o.Engines > radix.MaxWorkers {
-		return fmt.Errorf("%d engines: there must be between 1 and %d", o.Engines, radix.MaxWorkers)
-	}
-	if o.Capacity < trace.BlockTokens {
-		return fmt.Errorf("a capacity of %d tokens: it must be at least a block of %d", o.Capacity, trace.BlockTokens)
-	}
-	if !(o.Rate >= 1 && o.Rate <= 1e9) {
-		return fmt.Errorf("a prefill rate of %v: it must be between 1 and 1e9 tokens a second", o.Rate)
-	}
-	if o.DecodeBase < 0 || o.DecodePerRunning < 0 {
-		return errors.New("the time that a token takes must not be negative")
-	}
-	if o.Routers < 1 || o.Routers > o.mostRouters() {
-		return fmt.Errorf("%d routers: there must be between 1 and %d", o.Routers, o.mostRouters())
-	}
-	if !(o.Belief >= 0 && o.Belief <= 1e6) {
-		return fmt.Errorf("a belief of %v times the capacity: it must be between 0, for no limit, and 1e6", o.Belief)
-	}
-	return nil
-}
-
-func (Options) mostRouters() int { return 64 }
-
-// believed returns the tokens that an engine's cache is taken to hold; 0 is no limit.
-func (o Options) believed() int { return int(o.Belief * float64(o.Capacity)) }
 
 // replay is one run of a trace.
 type replay struct {
@@ -106,18 +40,19 @@ type replay struct {
 // Replay plays a trace to its end. The options must be valid.
 func Replay(requests []trace.Request, o Options, rule Rule) Outcome {
 	p := &replay{Options: o}
-	for range o.Engines {
-		p.engines = append(p.engines, &engine{replay: p, cache: newBlocks(o.Capacity)})
+	for i := range o.Engines {
+		p.engines = append(p.engines, &engine{replay: p, rate: o.rate(i), cache: newBlocks(o.Capacity)})
 	}
 	routers := make([]Placement, o.Routers)
 	for i := range routers {
 		routers[i] = rule(o)
 	}
+	lucks := o.lucks()
 	for i := range requests {
-		r, router := &requests[i], routers[i%o.Routers]
+		r, router, luck := &requests[i], routers[i%o.Routers], lucks.Rand()
 		p.agenda.at(r.At, func(now time.Duration) {
 			d := router(r, instant(now))
-			p.engines[d.Engine].arrive(&job{Request: r, decision: d}, now)
+			p.engines[d.Engine].arrive(&job{Request: r, luck: luck, decision: d}, now)
 		})
 	}
 	p.agenda.run()

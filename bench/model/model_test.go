@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/caddy-inference/caddy-inference/bench/trace"
 )
@@ -129,6 +130,54 @@ func TestAnswersAreSlowerTheMoreAreRunning(t *testing.T) {
 	require.Equal(t, []time.Duration{64*time.Millisecond + 6350*1000*time.Microsecond, 128*time.Millisecond + 6700*1000*time.Microsecond}, ends)
 }
 
+func TestAnEngineIsAsFastAsItsSpeed(t *testing.T) {
+	o := DefaultOptions()
+	o.Engines, o.Rate, o.Speeds = 3, 512, []float64{2, 0.25}
+	require.Equal(t, []time.Duration{500 * time.Millisecond, 4 * time.Second, time.Second}, prefills(at(0, 10, 20), o, RoundRobin))
+}
+
+func TestNoiseHasTheSigmaThatIsAskedForAndAMeanOfOne(t *testing.T) {
+	o := DefaultOptions()
+	o.Rate, o.Noise, o.Seed = 512, 0.3, 1
+	var factors, logs []float64
+	for _, took := range prefills(at(every(100, 10_000)...), o, RoundRobin) {
+		factors, logs = append(factors, took.Seconds()), append(logs, math.Log(took.Seconds()))
+	}
+	require.InDelta(t, 1, stat.Mean(factors, nil), 0.01)
+	require.InDelta(t, 0.3, stat.StdDev(logs, nil), 0.01)
+}
+
+func TestARequestHasTheSameLuckWhereverItIsPlaced(t *testing.T) {
+	requests := at(0, 100, 200, 300)
+	o := DefaultOptions()
+	o.Noise = 0.3
+	first := func(Options) Placement {
+		return func(*trace.Request, time.Time) Decision { return Decision{} }
+	}
+	once := prefills(requests, o, RoundRobin)
+	require.NotEqual(t, once[0], once[1])
+	require.Equal(t, once, prefills(requests, o, first))
+	o.Seed++
+	require.NotEqual(t, once, prefills(requests, o, first))
+}
+
+func TestASlowEngineIsFoundOutAndSparedWork(t *testing.T) {
+	requests := trace.Unique(1)[:3000]
+	o := DefaultOptions()
+	o.Noise, o.Speeds = 0.1, []float64{1, 1, 0.25}
+	work := make([]int, o.Engines) // tokens, placed
+	ours := Replay(requests, o, func(o Options) Placement {
+		place := CacheAware(o)
+		return func(r *trace.Request, now time.Time) Decision {
+			d := place(r, now)
+			work[d.Engine] += r.Input
+			return d
+		}
+	})
+	require.Less(t, 2*work[2], work[0])
+	require.Less(t, ours.Mean, Replay(requests, o, LeastConn).Mean)
+}
+
 func TestNothingComesOfAnEmptyTrace(t *testing.T) {
 	require.Equal(t, Outcome{}, Replay(nil, DefaultOptions(), CacheAware))
 }
@@ -144,6 +193,11 @@ func TestOptionsThatCannotBeReplayedWithAreNamed(t *testing.T) {
 		{func(o *Options) { o.Capacity = 511 }, "a capacity of 511 tokens: it must be at least a block of 512"},
 		{func(o *Options) { o.Rate = 0 }, "a prefill rate of 0: "},
 		{func(o *Options) { o.Rate = math.NaN() }, "a prefill rate of NaN: "},
+		{func(o *Options) { o.Speeds = make([]float64, 9) }, "9 speeds: there are only 8 engines"},
+		{func(o *Options) { o.Speeds = []float64{1, 0} }, "a speed of 0, number 2: it must be between 0.01 and 100 times the rate"},
+		{func(o *Options) { o.Speeds = []float64{math.NaN()} }, "a speed of NaN, number 1: "},
+		{func(o *Options) { o.Noise = -0.1 }, "a noise of -0.1: it must be between 0 and 1"},
+		{func(o *Options) { o.Noise = math.NaN() }, "a noise of NaN: "},
 		{func(o *Options) { o.DecodeBase = -1 }, "must not be negative"},
 		{func(o *Options) { o.DecodePerRunning = -1 }, "must not be negative"},
 		{func(o *Options) { o.Routers = 0 }, "0 routers: there must be between 1 and 64"},
@@ -165,4 +219,27 @@ func at(seconds ...int) (requests []trace.Request) {
 		})
 	}
 	return requests
+}
+
+// prefills returns how long the prefill of each request takes. None may have to wait.
+func prefills(requests []trace.Request, o Options, rule Rule) []time.Duration {
+	took := make([]time.Duration, 0, len(requests))
+	Replay(requests, o, func(o Options) Placement {
+		place := rule(o)
+		return func(r *trace.Request, came time.Time) Decision {
+			return Decision{
+				Engine:     place(r, came).Engine,
+				FirstToken: func(_ int, now time.Time) { took = append(took, now.Sub(came)) },
+			}
+		}
+	})
+	return took
+}
+
+// every returns so many times, so many seconds apart.
+func every(seconds, times int) (all []int) {
+	for i := range times {
+		all = append(all, i*seconds)
+	}
+	return all
 }

@@ -43,6 +43,12 @@ func TestLeastUncachedWeighsWhatIsCachedAgainstWhatIsQueued(t *testing.T) {
 	require.Equal(t, 0, at(6*time.Second, document(1, 20_000)), "nothing waits any more")
 }
 
+func TestLeastUncachedKnowsTheRatesThatEnginesHave(t *testing.T) {
+	o := fleetOf(2)
+	o.Speeds = []float64{0.25}
+	require.Equal(t, []int{1, 1, 1, 0, 1, 1}, placed(LeastUncached(o), document(1, 1000), document(2, 1000), document(3, 1000), document(4, 1000), document(5, 1000), document(6, 1000)))
+}
+
 func TestBeliefEndsWhereTheCapacityEnds(t *testing.T) {
 	for _, test := range []struct {
 		belief float64

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ type client struct {
 	turn        int           // of the addresses
 	next        source
 	api         string
+	object      []byte // what answers of the API have in them as engines write them
 	body        bytes.Buffer
 	tally       tally
 }
@@ -51,6 +53,7 @@ func newClient(number int, addresses []string, next source, api string) *client 
 		turn:        number,
 		next:        next,
 		api:         api,
+		object:      []byte(`"object":"` + objects[api] + `"`),
 	}
 }
 
@@ -129,36 +132,59 @@ func (c *client) note(took time.Duration, err error) {
 	}
 }
 
-// takeAnswers sends requests until it is time.
+// takeAnswers sends requests until it is time, and one in any case.
 func (c *client) takeAnswers(ctx context.Context, until time.Time) {
-	for ctx.Err() == nil && time.Now().Before(until) {
+	for {
 		request := c.next()
 		start := time.Now()
 		err := c.exchange(request, c.readAnswer)
-		c.note(time.Since(start), err)
+		end := time.Now()
+		if err == nil { // looking at it is none of the router's time
+			err = c.checkAnswer()
+		}
+		c.note(end.Sub(start), err)
+		if ctx.Err() != nil || !end.Before(until) {
+			return
+		}
 	}
 }
 
-// readAnswer reads an answer in one piece, and sees that it is one to the request.
+// readAnswer reads an answer in one piece.
 func (c *client) readAnswer(body io.Reader) error {
 	c.body.Reset()
-	if _, err := c.body.ReadFrom(body); err != nil {
-		return err
-	}
-	answer := c.body.Bytes()
-	if !bytes.Contains(answer, []byte(objects[c.api])) ||
-		!bytes.Contains(answer, []byte(`"completion_tokens":1,`)) ||
-		!bytes.HasSuffix(answer, []byte("}")) {
+	_, err := c.body.ReadFrom(body)
+	return err
+}
+
+// checkAnswer sees that what was read is an answer to the request.
+func (c *client) checkAnswer() error {
+	if answer := c.body.Bytes(); !c.looksRight(answer) && !c.isRight(answer) {
 		return fmt.Errorf("this is no answer: %.200q", answer)
 	}
 	return nil
 }
 
-// objects are what answers begin with, behind their id.
-var objects = map[string]string{
-	"chat":        `"object":"chat.completion"`,
-	"completions": `"object":"text_completion"`,
+// looksRight reports whether an answer is right by a quick look, which is enough
+// for those that arrive as engines write them.
+func (c *client) looksRight(answer []byte) bool {
+	return bytes.Contains(answer, c.object) &&
+		bytes.Contains(answer, []byte(`"completion_tokens":1,`)) &&
+		bytes.HasSuffix(answer, []byte("}"))
 }
+
+// isRight reports whether an answer is right, however a router has written it anew.
+func (c *client) isRight(answer []byte) bool {
+	var a struct {
+		Object string `json:"object"`
+		Usage  struct {
+			CompletionTokens int `json:"completion_tokens"`
+		} `json:"usage"`
+	}
+	return json.Unmarshal(answer, &a) == nil && a.Object == objects[c.api] && a.Usage.CompletionTokens == 1
+}
+
+// objects are what answers call themselves.
+var objects = map[string]string{"chat": "chat.completion", "completions": "text_completion"}
 
 // takeStream sends one request and takes the whole stream.
 func (c *client) takeStream() {
@@ -206,7 +232,7 @@ func readEvent(in *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		if bytes.HasPrefix(line, []byte("data: ")) {
+		if bytes.HasPrefix(line, []byte("data:")) {
 			return nil
 		}
 	}

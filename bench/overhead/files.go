@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,9 +56,14 @@ func (r *report) writeCSV(to io.Writer) error {
 	return csv.NewWriter(to).WriteAll(lines)
 }
 
-// fields are the sample's figures, times to the nanosecond.
+// fields are the sample's figures, times to the nanosecond, empty if not known.
 func (s sample) fields() []string {
-	exact := func(v float64) string { return strconv.FormatFloat(v, 'f', 9, 64) }
+	exact := func(v float64) string {
+		if math.IsNaN(v) {
+			return ""
+		}
+		return strconv.FormatFloat(v, 'f', 9, 64)
+	}
 	return []string{
 		strconv.Itoa(s.Requests), strconv.Itoa(s.Events),
 		exact(s.Seconds), exact(s.P50), exact(s.P99), exact(s.CPU),

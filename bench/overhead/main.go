@@ -7,10 +7,15 @@
 //
 // Behind all of them are the same four simulated engines, which take next to no
 // time. Every cell of the grid is measured in rounds: in each round every row, the
-// engines without a router among them, has a slice of time of its own, and the
-// order changes from round to round, so that the moods of the machine meet all
-// alike. What a router adds is its time less that of the engines in the same
-// round, and what is told is the median of all rounds.
+// engines without a router among them, has a slice of time of its own. The order
+// changes from round to round, by a lot that is the same in every run: in every 2n
+// rounds of n rows, each row has each place twice and directly follows each of the
+// others twice, so that the moods of the machine, and what one row leaves to the
+// next, meet all alike. What a router adds is its time less that of the engines in
+// the same round, and what is told is the median of the rounds.
+//
+// Processor time and memory are those of the routers that it starts, as Linux tells
+// them in /proc; where they are not known there is a dash.
 //
 // It is no measurement of how well a router chooses: see replay for that.
 package main
@@ -21,6 +26,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"regexp"
@@ -169,7 +175,20 @@ func (o *options) measure(ctx context.Context, routers []router.Router, r *repor
 		return err
 	}
 	defer rows.stop() //nolint:errcheck // told below, if it matters
-	p := plan{rows: rows, engines: es, slice: o.slice, seconds: o.seconds}
+	unknown, err := rows.unknown()
+	if err != nil {
+		return err
+	}
+	for _, name := range unknown {
+		fmt.Fprintf(progress, "%s: %v\n", name, router.ErrUnknown)
+	}
+	p := plan{
+		rows:    rows,
+		engines: es,
+		slice:   o.slice,
+		seconds: o.seconds,
+		random:  rand.New(rand.NewPCG(1, 1)), //nolint:gosec // the same orders every time
+	}
 	if o.quick {
 		p.slice, p.seconds = 50*time.Millisecond, 0.05
 	}

@@ -7,18 +7,23 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/caddy-inference/caddy-inference/bench/router"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,6 +59,10 @@ func TestEverythingIsCountedAndWritten(t *testing.T) {
 	lines, err := csv.NewReader(bytes.NewReader(content)).ReadAll()
 	require.NoError(t, err)
 	require.Len(t, lines, 1+len(r.Cells)*len(r.Rows))
+	row, cpu := slices.Index(lines[0], "row"), slices.Index(lines[0], "router_cpu_seconds")
+	for _, line := range lines[1:] { // how much it is, a slice is too short to tell
+		require.Equal(t, line[row] == direct, line[cpu] == "", line)
+	}
 }
 
 func requireCounted(t *testing.T, c cell, of rowResult) {
@@ -64,11 +73,10 @@ func requireCounted(t *testing.T, c cell, of rowResult) {
 	require.Positive(t, of.P50, name)
 	require.GreaterOrEqual(t, of.P99, of.P50, name)
 	require.Positive(t, of.Rate, name)
+	require.Positive(t, of.RateRatio.Median, name)
 	if of.Row == direct {
 		require.Zero(t, of.CPU, name)
-	} else {
-		require.Positive(t, of.CPU, name)
-		require.Positive(t, of.CPURatio.Median, name)
+		require.Nil(t, of.CPURatio, name)
 	}
 	switch c.Load {
 	case answers:
@@ -162,9 +170,11 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 	}{
 		{"not found", `{"error":{}}`, "status 404", http.StatusNotFound},
 		{"nothing", ``, "this is no answer", http.StatusOK},
-		{"the other API's", `{"object":"text_completion","usage":{"completion_tokens":1,}}`, "this is no answer", http.StatusOK},
+		{"the other API's", `{"object":"text_completion","usage":{"completion_tokens":1,"total_tokens":2}}`, "this is no answer", http.StatusOK},
+		{"too long", `{"object":"chat.completion","usage":{"completion_tokens":10,"total_tokens":2}}`, "this is no answer", http.StatusOK},
 		{"cut off", `{"object":"chat.completion","usage":{"completion_tokens":1,`, "this is no answer", http.StatusOK},
-		{"right", `{"object":"chat.completion","usage":{"completion_tokens":1,}}`, "", http.StatusOK},
+		{"as engines write it", `{"object":"chat.completion","usage":{"completion_tokens":1,"total_tokens":2}}`, "", http.StatusOK},
+		{"written anew", "{\n \"usage\": {\"completion_tokens\": 1},\n \"object\": \"chat.completion\"\n}\n", "", http.StatusOK},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -174,12 +184,15 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 			defer server.Close()
 			c := testClient(server, "chat")
 			defer c.close()
-			err := c.exchange(c.next(), c.readAnswer)
+			c.takeAnswers(t.Context(), time.Time{})
 			if test.want == "" {
-				require.NoError(t, err)
+				require.NoError(t, c.tally.failure)
+				require.Len(t, c.tally.times, 1)
 				return
 			}
-			require.ErrorContains(t, err, test.want)
+			require.ErrorContains(t, c.tally.failure, test.want)
+			require.Equal(t, 1, c.tally.errors)
+			require.Empty(t, c.tally.times)
 		})
 	}
 }
@@ -208,7 +221,7 @@ func TestClientGoesOnAfterAConnectionBroke(t *testing.T) {
 		if asked.Add(1) == 1 {
 			panic(http.ErrAbortHandler)
 		}
-		fmt.Fprint(w, `{"object":"text_completion","usage":{"completion_tokens":1,}}`)
+		fmt.Fprint(w, `{}`)
 	}))
 	defer server.Close()
 	c := testClient(server, "completions")
@@ -267,13 +280,82 @@ func TestMoodsOfTheMachineCancelOut(t *testing.T) {
 	require.Zero(t, r.row(direct).AddedP50)
 }
 
+func TestRoundsInWhichAFigureIsNotKnownAreLeftOut(t *testing.T) {
+	unknown := math.NaN()
+	engines := []sample{
+		{Requests: 1, Seconds: 1, P50: 100, CPU: unknown},
+		{Requests: 1, Seconds: 1, P50: 100, CPU: unknown},
+		{Requests: 1, Seconds: 1, P50: 100, CPU: unknown},
+		{Requests: 1, Seconds: 1, P50: 100, CPU: unknown},
+	}
+	stock := []sample{
+		{Requests: 10, Seconds: 1, P50: 200, CPU: 0.02},
+		{Requests: 10, Seconds: 1, P50: 200, CPU: 0},                  // less than a tick
+		{Requests: 10, Seconds: 1, P50: 90, CPU: 0.02},                // the engines were disturbed
+		{Requests: 0, Seconds: 1, P50: unknown, CPU: 0.02, Errors: 1}, // nothing went well
+	}
+	ours := []sample{
+		{Requests: 20, Seconds: 1, P50: 300, CPU: 0.02},
+		{Requests: 20, Seconds: 1, P50: 300, CPU: 0.02},
+		{Requests: 20, Seconds: 1, P50: 300, CPU: 0.02},
+		{Requests: 20, Seconds: 1, P50: 300, CPU: 0.02},
+	}
+	elsewhere := slices.Clone(ours)
+	for i := range elsewhere {
+		elsewhere[i].CPU = unknown
+	}
+	r := summarize(cell{Load: answers, Clients: many}, []string{direct, base, "ours", "elsewhere"}, [][]sample{engines, stock, ours, elsewhere})
+
+	require.Equal(t, 200.0, r.row(base).P50)
+	require.Equal(t, 100.0, r.row(base).AddedP50)
+	require.Equal(t, &spread{2, 2, 2}, r.row("ours").AddedP50Ratio)
+	require.Equal(t, &spread{2, 2, 2}, r.row("ours").RateRatio)
+	require.Equal(t, &spread{0.5, 0.5, 0.5}, r.row("ours").CPURatio)
+	require.Equal(t, &spread{2, 2, 2}, r.row("elsewhere").RateRatio)
+	require.Zero(t, r.row("elsewhere").CPU)
+	require.Nil(t, r.row("elsewhere").CPURatio)
+
+	all := &report{Rows: []string{direct, base, "ours", "elsewhere"}, Cells: []cellResult{r}}
+	var tables, samples bytes.Buffer
+	all.print(&tables)
+	require.NoError(t, all.writeCSV(&samples))
+	_, err := json.Marshal(all)
+	require.NoError(t, err)
+	require.NotContains(t, tables.String()+samples.String(), "NaN")
+	require.Nil(t, all.extremes("elsewhere", sums[1]), "processor time")
+	require.Equal(t, "2.00", all.extremes("elsewhere", sums[2])[1], "requests a second")
+}
+
+func TestUsageOfARouterElsewhereIsNotKnown(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	mine := router.External{Label: "mine", URL: server.URL}
+	list, err := startRows(t.Context(), []router.Router{mine}, &engines{})
+	require.NoError(t, err)
+	unknown, err := list.unknown()
+	require.NoError(t, err)
+	require.Equal(t, []string{"mine"}, unknown)
+	memory, err := list.memory()
+	require.NoError(t, err)
+	require.Empty(t, memory)
+	require.NoError(t, list.stop())
+}
+
+func TestProcessorTimeIsWhatWasTakenBetween(t *testing.T) {
+	before, after := &router.Usage{CPU: time.Second}, &router.Usage{CPU: 1250 * time.Millisecond}
+	require.Equal(t, 0.25, processorTime(before, after))
+	require.True(t, math.IsNaN(processorTime(nil, after)))
+	require.True(t, math.IsNaN(processorTime(before, nil)))
+}
+
 func TestFiguresOfEventsAreForAnEvent(t *testing.T) {
 	s := sample{Requests: 2, Events: 600, Seconds: 3, CPU: 0.006}
 	require.InDelta(t, 200, s.rate(), 1e-9)
 	require.InDelta(t, 10, s.cpu(), 1e-9)
 	s.Events = 0
 	require.InDelta(t, 3000, s.cpu(), 1e-9)
-	require.Zero(t, (&sample{}).cpu())
+	require.True(t, math.IsNaN(sample{}.cpu()))
 }
 
 func TestSummaryNamesTheWorstCell(t *testing.T) {
@@ -283,7 +365,7 @@ func TestSummaryNamesTheWorstCell(t *testing.T) {
 		r.Cells = append(r.Cells, cellResult{Cell: c, Rows: []rowResult{
 			{Row: direct},
 			{Row: base},
-			{Row: "ours", CPURatio: spread{Median: ratio}, RateRatio: spread{Median: 1 / ratio}},
+			{Row: "ours", CPURatio: &spread{Median: ratio}, RateRatio: &spread{Median: 1 / ratio}},
 		}})
 	}
 	require.Equal(t, []string{"1.10", "1.30", "chat, 2048 B, hot"}, r.extremes("ours", sums[1]))

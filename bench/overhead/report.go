@@ -163,8 +163,8 @@ func (c *cellResult) row(name string) *rowResult {
 func (c cell) request() string { return fmt.Sprintf("%s, %d B, %s", c.API, c.Bytes, c.Prompts) }
 
 // String is the median, and the quartiles behind it.
-func (s spread) String() string {
-	if s == (spread{}) {
+func (s *spread) String() string {
+	if s == nil {
 		return missing
 	}
 	return fmt.Sprintf("%.2f (%.2f to %.2f)", s.Median, s.Low, s.High)

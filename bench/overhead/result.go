@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 
 	"gonum.org/v1/gonum/stat"
@@ -13,7 +14,8 @@ type cellResult struct {
 	Rows []rowResult `json:"rows"`
 }
 
-// rowResult is what a row came to in a cell. Figures are medians of all rounds.
+// rowResult is what a row came to in a cell. Figures are medians of the rounds in
+// which they are known, and 0 if there is none.
 type rowResult struct {
 	Row      string `json:"row"`
 	Rounds   int    `json:"rounds"`
@@ -22,18 +24,19 @@ type rowResult struct {
 	Errors   int    `json:"errors"`
 	Failure  string `json:"first_error,omitempty"`
 
-	P50  float64 `json:"p50_us"`        // to the end of the answer, or to the first event of a stream
-	P99  float64 `json:"p99_us"`        // the same
-	Rate float64 `json:"rate"`          // requests a second, or events
-	CPU  float64 `json:"router_cpu_us"` // for a request, or for an event
+	P50  float64 `json:"p50_us,omitzero"`        // to the end of the answer, or to the first event of a stream
+	P99  float64 `json:"p99_us,omitzero"`        // the same
+	Rate float64 `json:"rate"`                   // requests a second, or events
+	CPU  float64 `json:"router_cpu_us,omitzero"` // for a request, or for an event
 
-	AddedP50 float64 `json:"added_p50_us"` // to the one without a router
-	AddedP99 float64 `json:"added_p99_us"`
+	AddedP50 float64 `json:"added_p50_us,omitzero"` // to the one without a router
+	AddedP99 float64 `json:"added_p99_us,omitzero"`
 
-	// The same of stock's is 1. Ratios are taken within a round.
-	AddedP50Ratio spread `json:"added_p50_ratio"`
-	RateRatio     spread `json:"rate_ratio"`
-	CPURatio      spread `json:"cpu_ratio"`
+	// The same of stock's is 1. Ratios are taken within a round; rounds in which there
+	// is none are left out, and nil are those that no round has.
+	AddedP50Ratio *spread `json:"added_p50_ratio,omitempty"`
+	RateRatio     *spread `json:"rate_ratio,omitempty"`
+	CPURatio      *spread `json:"cpu_ratio,omitempty"`
 
 	samples []sample
 }
@@ -92,7 +95,7 @@ func (r *rowResult) compare(engines, stock []sample) {
 		rate = append(rate, over(s.rate(), stock[i].rate()))
 		cpu = append(cpu, over(s.cpu(), stock[i].cpu()))
 	}
-	r.AddedP50, r.AddedP99 = quantile(p50, 0.5), quantile(p99, 0.5)
+	r.AddedP50, r.AddedP99 = median(p50), median(p99)
 	r.AddedP50Ratio, r.RateRatio, r.CPURatio = spreadOf(ratio), spreadOf(rate), spreadOf(cpu)
 }
 
@@ -110,31 +113,50 @@ func (s sample) rate() float64 { return over(s.units(), s.Seconds) }
 // cpu is µs of the router's processor time for a unit.
 func (s sample) cpu() float64 { return over(s.CPU*1e6, s.units()) }
 
+// median is that of a figure of all rounds.
 func (r *rowResult) median(figure func(sample) float64) float64 {
 	var values []float64
 	for _, s := range r.samples {
 		values = append(values, figure(s))
 	}
-	return quantile(values, 0.5)
+	return median(values)
 }
 
-// over divides; of nothing there is no share.
+// over divides. Of nothing there is no share, nor of less, as what a router adds can
+// be in a round that the machine spoiled: that is NaN.
 func over(a, b float64) float64 {
-	if b == 0 {
-		return 0
+	if b > 0 {
+		return a / b
 	}
-	return a / b
+	return math.NaN()
 }
 
-// quantile is the least value that a share of all are not above. It sorts them.
+// known are the values that are not NaN. It reuses the space of all.
+func known(values []float64) []float64 { return slices.DeleteFunc(values, math.IsNaN) }
+
+// quantile is the least of the known values that a share of them are not above; NaN
+// if there is none. It sorts them.
 func quantile(values []float64, share float64) float64 {
+	values = known(values)
 	if len(values) == 0 {
-		return 0
+		return math.NaN()
 	}
 	slices.Sort(values)
 	return stat.Quantile(share, stat.Empirical, values, nil)
 }
 
-func spreadOf(values []float64) spread {
-	return spread{quantile(values, 0.25), quantile(values, 0.5), quantile(values, 0.75)}
+// median is that of the known values; 0 if there is none.
+func median(values []float64) float64 {
+	if values = known(values); len(values) == 0 {
+		return 0
+	}
+	return quantile(values, 0.5)
+}
+
+// spreadOf is the spread of the known values; nil if there is none.
+func spreadOf(values []float64) *spread {
+	if values = known(values); len(values) == 0 {
+		return nil
+	}
+	return &spread{quantile(values, 0.25), quantile(values, 0.5), quantile(values, 0.75)}
 }

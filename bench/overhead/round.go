@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ type plan struct {
 	engines *engines
 	slice   time.Duration
 	seconds float64       // for each row in each cell
+	random  *rand.Rand    // draws the order of rounds
 	serial  atomic.Uint32 // of prompts
 }
 
@@ -24,13 +26,13 @@ type crew struct {
 	clients []*client
 }
 
-// sample is what a row did in one slice of time.
+// sample is what a row did in one slice of time. What is not known is NaN.
 type sample struct {
 	Requests int     // that went well
 	Events   int     // of streams
 	Seconds  float64 // the slice took
-	P50, P99 float64 // in µs: of the answers, or of the first events of streams
-	CPU      float64 // seconds that the router took
+	P50, P99 float64 // in µs: of the answers, or of the first events of streams; unknown if none went well
+	CPU      float64 // seconds that the router took; unknown if it runs elsewhere, or is none
 	Errors   int
 	Failure  string // the first one
 }
@@ -42,32 +44,40 @@ func (p *plan) measure(ctx context.Context, c cell) (samples [][]sample, err err
 		crews[i] = p.newCrew(r, c)
 		defer crews[i].close()
 	}
-	samples = make([][]sample, len(crews))
-	warmUp := 0
-	if c.Load == answers { // to open connections and to fill caches; the others have nothing to gain
-		warmUp = 1
+	if c.Load == answers { // the others have nothing to gain
+		if err := p.warmUp(ctx, crews); err != nil {
+			return nil, err
+		}
 	}
-	for round := range warmUp + p.rounds(c) {
-		for i := range crews {
-			which := (round + i) % len(crews)
+	samples = make([][]sample, len(crews))
+	order := orders{rows: len(crews), random: p.random}
+	for range p.rounds(c) {
+		for _, which := range order.next() {
 			s, err := p.sample(ctx, crews[which])
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", crews[which].name, err)
+				return nil, err
 			}
-			switch {
-			case round >= warmUp:
-				samples[which] = append(samples[which], s)
-			case s.Errors > 0:
-				return nil, fmt.Errorf("%s: %d requests went wrong before anything was measured; the first: %s", crews[which].name, s.Errors, s.Failure)
-			}
+			samples[which] = append(samples[which], s)
 		}
 	}
-	for i, w := range crews {
-		if c.Load == leaving {
-			samples[i][len(samples[i])-1].fail(w.serves())
-		}
+	if c.Load == leaving {
+		revisit(crews, samples)
 	}
 	return samples, nil
+}
+
+// warmUp gives every crew a slice to open connections and to fill caches.
+func (p *plan) warmUp(ctx context.Context, crews []*crew) error {
+	for _, w := range crews {
+		s, err := p.sample(ctx, w)
+		if err != nil {
+			return err
+		}
+		if s.Errors > 0 {
+			return fmt.Errorf("%s: %d requests went wrong before anything was measured; the first: %s", w.name, s.Errors, s.Failure)
+		}
+	}
+	return nil
 }
 
 // rounds is how many slices the cell's time is cut into.
@@ -98,7 +108,7 @@ func (p *plan) sample(ctx context.Context, w *crew) (sample, error) {
 	seen := p.engines.cancelled()
 	before, err := w.usage()
 	if err != nil {
-		return sample{}, err
+		return sample{}, fmt.Errorf("%s: %w", w.name, err)
 	}
 	start := time.Now()
 	w.work(ctx, start.Add(p.slice))
@@ -107,12 +117,15 @@ func (p *plan) sample(ctx context.Context, w *crew) (sample, error) {
 		p.engines.settle(ctx)
 		s.expect(p.engines.cancelled() - seen)
 	}
-	after, err := w.usage()
-	if err != nil {
+	if err := ctx.Err(); err != nil { // which ends the routers, too
 		return sample{}, err
 	}
-	s.CPU = (after.CPU - before.CPU).Seconds()
-	return s, ctx.Err()
+	after, err := w.usage()
+	if err != nil {
+		return sample{}, fmt.Errorf("%s: %w", w.name, err)
+	}
+	s.CPU = processorTime(before, after)
+	return s, nil
 }
 
 // work lets all clients do what the cell says, and waits for them.
@@ -169,6 +182,17 @@ func (s *sample) fail(err error) {
 		s.Errors++
 		s.Failure = err.Error()
 	}
+}
+
+// revisit sees that all rows go on to serve after their clients have left. It is no
+// part of the measurement, so they are asked together.
+func revisit(crews []*crew, samples [][]sample) {
+	var working sync.WaitGroup
+	for i, w := range crews {
+		last := &samples[i][len(samples[i])-1]
+		working.Go(func() { last.fail(w.serves()) })
+	}
+	working.Wait()
 }
 
 // serves reports whether the row goes on to serve after its clients have left.

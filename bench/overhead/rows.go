@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 
 	"github.com/caddy-inference/caddy-inference/bench/router"
@@ -61,16 +62,42 @@ func (rs rows) names() (list []string) {
 	return list
 }
 
-// usage is what the row's process has taken so far: nothing, if it is none of ours.
-func (r *row) usage() (router.Usage, error) {
+// usage is what the row's process has taken so far; nil if that is not known.
+func (r *row) usage() (*router.Usage, error) {
 	if r.instance == nil {
-		return router.Usage{}, nil
+		return nil, nil
 	}
 	u, err := r.instance.Usage()
 	if errors.Is(err, router.ErrUnknown) {
-		return router.Usage{}, nil
+		return nil, nil
 	}
-	return u, err
+	if err != nil {
+		return nil, err
+	}
+	return &u, nil
+}
+
+// processorTime is what was taken between two usages, in seconds; NaN if that is
+// not known.
+func processorTime(before, after *router.Usage) float64 {
+	if before == nil || after == nil {
+		return math.NaN()
+	}
+	return (after.CPU - before.CPU).Seconds()
+}
+
+// unknown are the routers whose usage is not known.
+func (rs rows) unknown() (list []string, err error) {
+	for _, r := range rs {
+		u, err := r.usage()
+		if err != nil {
+			return nil, fmt.Errorf("usage of %s: %w", r.name, err)
+		}
+		if u == nil && r.instance != nil {
+			list = append(list, r.name)
+		}
+	}
+	return list, nil
 }
 
 // memory is that of a router, in bytes.
@@ -80,14 +107,14 @@ type memory struct {
 	PeakRSS int64  `json:"peak_rss_bytes"`
 }
 
-// memory is what the routers occupy now.
+// memory is what the routers occupy now, of those of which it is known.
 func (rs rows) memory() (list []memory, err error) {
 	for _, r := range rs {
 		u, err := r.usage()
 		if err != nil {
 			return nil, fmt.Errorf("memory of %s: %w", r.name, err)
 		}
-		if u.RSS > 0 {
+		if u != nil {
 			list = append(list, memory{r.name, u.RSS, u.PeakRSS})
 		}
 	}

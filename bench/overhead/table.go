@@ -73,9 +73,4 @@ func milli(v float64) string { return number(v / 1000) }
 func mebi(bytes int64) string { return number(float64(bytes) / (1 << 20)) }
 
 // two is a ratio.
-func two(v float64) string {
-	if v == 0 {
-		return missing
-	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
-}
+func two(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }

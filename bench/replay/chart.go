@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,14 +13,14 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// writeCharts draws ttft.svg, the mean of every scenario and router, and for each
-// scenario how its times are distributed.
+// writeCharts draws means.svg, the mean of every scenario and router, and for each
+// scenario distribution-NAME.svg.
 func (r *report) writeCharts(dir string) error {
-	if err := r.drawMeans(filepath.Join(dir, "ttft.svg")); err != nil {
+	if err := r.drawMeans(filepath.Join(dir, "means.svg")); err != nil {
 		return fmt.Errorf("drawing means: %w", err)
 	}
 	for _, s := range r.Scenarios {
-		if err := r.drawDistribution(s, filepath.Join(dir, s.Name+".svg")); err != nil {
+		if err := r.drawDistribution(s, filepath.Join(dir, "distribution-"+s.Name+".svg")); err != nil {
 			return fmt.Errorf("drawing %s: %w", s.Name, err)
 		}
 	}
@@ -27,9 +28,9 @@ func (r *report) writeCharts(dir string) error {
 }
 
 // ttft is the time to the first token that routing is judged by: at the engine if
-// it is known there.
-func (r *result) ttft() times {
-	if r.Engine.Mean == 0 {
+// it is known there. It is nil if every request has failed.
+func (r *result) ttft() *times {
+	if r.Engine == nil {
 		return r.Client
 	}
 	return r.Engine
@@ -48,8 +49,8 @@ func (r *report) drawMeans(file string) error {
 		values := make(plotter.Values, len(r.Scenarios))
 		for j, s := range r.Scenarios {
 			first, this := r.find(s.Name, routers[0]), r.find(s.Name, name)
-			if first != nil && this != nil && first.ttft().Mean > 0 {
-				values[j] = this.ttft().Mean / first.ttft().Mean
+			if first != nil && this != nil && first.ttft() != nil && this.ttft() != nil {
+				values[j] = this.ttft().Mean / max(first.ttft().Mean, shortest)
 			}
 		}
 		bars, err := plotter.NewBarChart(values, width)
@@ -79,37 +80,36 @@ func (r *report) drawDistribution(s scenario, file string) error {
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	p.Legend.Left, p.Legend.Top = true, true
 	p.Add(plotter.NewGrid())
-	drawn := 0
+	least, most := math.Inf(1), 0.0
 	for i, name := range r.routers() {
 		result := r.find(s.Name, name)
-		if result == nil {
+		if result == nil || result.ttft() == nil {
 			continue
 		}
-		line, err := plotter.NewLine(distribution(result.ttft()))
+		points := distribution(result.ttft())
+		least, most = min(least, points[0].X), max(most, points[len(points)-1].X)
+		line, err := plotter.NewLine(points)
 		if err != nil {
 			return err
 		}
 		line.Color, line.Width = plotutil.Color(i), vg.Points(1.5)
 		p.Add(line)
 		p.Legend.Add(name, line)
-		drawn++
 	}
-	if drawn == 0 {
+	if most == 0 { // everything has failed
 		return nil
 	}
+	p.X.Min, p.X.Max = least/1.5, most*1.5 // equal times, too, need a scale
 	return p.Save(vg.Points(460), vg.Points(300), file)
 }
 
 // shortest is the least time that a chart tells apart, in seconds.
 const shortest = 0.001
 
-func distribution(t times) plotter.XYs {
-	points := make(plotter.XYs, 0, len(t.All)+1)
+func distribution(t *times) plotter.XYs {
+	points := make(plotter.XYs, 0, len(t.All))
 	for i, v := range t.All {
 		points = append(points, plotter.XY{X: max(v, shortest), Y: float64(i + 1)})
-	}
-	if len(points) == 0 { // everything failed
-		points = append(points, plotter.XY{X: shortest})
 	}
 	return points
 }

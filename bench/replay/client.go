@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"strings"
 	"sync"
 	"time"
@@ -22,10 +21,11 @@ import (
 type client struct {
 	http  *http.Client
 	api   api
-	model string
+	model string // as JSON
 }
 
 func newClient(a api, model string) *client {
+	name, _ := json.Marshal(model) // of a string, this cannot fail
 	return &client{
 		http: &http.Client{Transport: &http.Transport{
 			MaxIdleConns:        4096,
@@ -34,7 +34,7 @@ func newClient(a api, model string) *client {
 			DisableCompression:  true,
 		}},
 		api:   a,
-		model: model,
+		model: string(name),
 	}
 }
 
@@ -65,8 +65,9 @@ type answer struct {
 
 // body returns a request's body, to be read any number of times, and its length.
 func (c *client) body(r *trace.Request) (length int64, body func() io.ReadCloser) {
-	head := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"min_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},%s`,
-		c.model, r.Output, r.Output, c.api.before)
+	output := max(r.Output, 1) // less is refused
+	head := fmt.Sprintf(`{"model":%s,"max_tokens":%d,"min_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true},%s`,
+		c.model, output, output, c.api.before)
 	tail := c.api.after + "}"
 	length = int64(len(head) + r.Prompt().Len() + len(tail))
 	return length, func() io.ReadCloser {
@@ -75,10 +76,7 @@ func (c *client) body(r *trace.Request) (length int64, body func() io.ReadCloser
 }
 
 // send sends one request, which was due at a time, and reads its answer to the end.
-// It calls begun once the request's head is on its way, or has failed to be.
-func (c *client) send(ctx context.Context, url string, r *trace.Request, due time.Time, begun func()) (a answer) {
-	defer begun()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: begun})
+func (c *client) send(ctx context.Context, url string, r *trace.Request, due time.Time) (a answer) {
 	a.late = time.Since(due)
 	length, body := c.body(r)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+c.api.path, body())

@@ -40,8 +40,11 @@ func main() {
 	}
 }
 
-// defaultSpeed is what two cores can keep up with.
+// defaultSpeed is what the two cores of docs/benchmarks.md keep up with.
 const defaultSpeed = 25
+
+// withTrace begins the usage of a flag that says what a scenario would.
+const withTrace = "with -trace: "
 
 // options are the flags.
 type options struct {
@@ -65,14 +68,14 @@ func parse(args []string, output io.Writer) (*options, error) {
 	f.BoolVar(&o.list, "list", false, "list the scenarios and end")
 	f.StringVar(&o.conversation, "conversation", "", "file of Mooncake's conversation trace, for the scenarios that need it;\nFAST25-release/traces/conversation_trace.jsonl in github.com/kvcache-ai/Mooncake")
 	f.StringVar(&o.own.Trace, "trace", "", "a scenario of your own: a file, or one of the generators "+strings.Join(trace.Names(), ", "))
-	f.IntVar(&o.own.Engines, "engines", fleetEngines, "with -trace: how many engines")
-	f.IntVar(&o.own.Capacity, "capacity", fleetCapacity, "with -trace: tokens of each engine's KV cache")
-	f.Float64Var(&o.own.Prefill, "prefill", fleetPrefill, "with -trace: tokens a second that each engine prefills")
-	f.IntVar(&o.own.Routers, "edges", 1, "with -trace: how many routers share the requests")
-	f.BoolVar(&o.own.Memory, "memory", false, "with -trace: running requests and answers take room in the KV cache, as in life,\nand not only prompts as in the virtual-time model")
+	f.IntVar(&o.own.Engines, "engines", fleetEngines, withTrace+"how many engines")
+	f.IntVar(&o.own.Capacity, "capacity", fleetCapacity, withTrace+"tokens of each engine's KV cache")
+	f.Float64Var(&o.own.Prefill, "prefill", fleetPrefill, withTrace+"tokens a second that each engine prefills")
+	f.IntVar(&o.own.Routers, "replicas", 1, withTrace+"how many routers share the requests")
+	f.BoolVar(&o.own.Memory, "memory", false, withTrace+"running requests and answers take room in the KV cache, as in life,\nand not only prompts as in the virtual-time model")
 	f.StringVar(&o.routers, "routers", "round_robin,least_conn,cache_aware", "routers to compare: stock, round_robin, least_conn, a policy of this plugin,\nor NAME=URL for one that runs already")
 	f.Float64Var(&o.speed, "speed", defaultSpeed, "how many times faster than in life everything is")
-	f.Float64Var(&o.own.Minutes, "minutes", 0, "with -trace: play only so many minutes of it")
+	f.Float64Var(&o.own.Minutes, "minutes", 0, withTrace+"play only so many minutes of it")
 	f.Uint64Var(&o.seed, "seed", 1, "of the generators")
 	f.BoolVar(&o.virtual, "virtual", true, "also show what the virtual-time model says")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "where the first engine listens, the others on the ports after it;\nempty if the router has engines of its own")
@@ -82,6 +85,12 @@ func parse(args []string, output io.Writer) (*options, error) {
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
+	var own []string // flags that say what a scenario would
+	f.Visit(func(g *flag.Flag) {
+		if strings.HasPrefix(g.Usage, withTrace) {
+			own = append(own, g.Name)
+		}
+	})
 	switch _, known := apis[o.api]; {
 	case f.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
@@ -90,7 +99,13 @@ func parse(args []string, output io.Writer) (*options, error) {
 	case !known:
 		return nil, fmt.Errorf("api %q: must be completions or chat", o.api)
 	case o.own.Engines < 1 || o.own.Routers < 1:
-		return nil, errors.New("engines and edges: must be at least 1")
+		return nil, errors.New("engines and replicas: must be at least 1")
+	case o.own.Capacity < blockTokens || !(o.own.Prefill > 0) || !(o.own.Minutes >= 0):
+		return nil, fmt.Errorf("capacity must be at least %d tokens, prefill more than 0 and minutes not negative", blockTokens)
+	case o.own.Trace != "" && o.scenarios != "":
+		return nil, errors.New("-scenarios and -trace: give one of them")
+	case o.own.Trace == "" && len(own) > 0:
+		return nil, fmt.Errorf("-%s: goes with -trace; a scenario has its own", own[0])
 	case o.own.Trace == "" && o.scenarios == "" && !o.list:
 		return nil, errors.New("nothing to play: give -scenarios or -trace; -h shows all flags")
 	}
@@ -187,19 +202,26 @@ func (o *options) compare(ctx context.Context, r *report, s scenario, routers []
 	if err != nil {
 		return err
 	}
-	requests = s.cut(requests)
+	requests = spread(s.cut(requests))
 	if len(requests) == 0 {
 		return fmt.Errorf("scenario %s: no requests", s.Name)
 	}
 	for _, with := range routers {
-		p := &player{scenario: s, trace: requests, router: with, speed: o.speed, api: apis[o.api], model: o.model, listen: o.listen}
+		if _, external := with.(router.External); external && s.Routers > 1 {
+			return fmt.Errorf("scenario %s: has %d routers, and %s is one", s.Name, s.Routers, with.Name())
+		}
+		p := &player{scenario: s, trace: requests, router: with, speed: s.speed(o.speed), api: apis[o.api], model: o.model, listen: o.listen}
 		length := p.real(requests[len(requests)-1].At).Round(time.Second)
 		fmt.Fprintf(stderr, "%s through %s: %d requests, about %v\n", s.Name, with.Name(), len(requests), length)
 		rec, err := p.play(ctx)
 		if err != nil {
 			return fmt.Errorf("%s through %s: %w", s.Name, with.Name(), err)
 		}
-		r.Results = append(r.Results, p.summarize(rec))
+		res := p.summarize(rec)
+		r.Results = append(r.Results, res)
+		if res.Errors == res.Requests {
+			return fmt.Errorf("%s through %s: all requests failed, the first of them so: %s", s.Name, with.Name(), res.Failure)
+		}
 		if err := o.addModelled(r, p); err != nil {
 			return err
 		}
@@ -215,7 +237,7 @@ func (o *options) compare(ctx context.Context, r *report, s scenario, routers []
 
 // addModelled adds what the model says of what was played.
 func (o *options) addModelled(r *report, p *player) error {
-	if !o.virtual {
+	if _, external := p.router.(router.External); external || !o.virtual {
 		return nil
 	}
 	res, ok, err := modelled(p.scenario, p.trace, p.router.Name())

@@ -8,9 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-inference/caddy-inference/enginesim"
+
 	"github.com/caddy-inference/caddy-inference/bench/router"
 	"github.com/caddy-inference/caddy-inference/bench/trace"
-	"github.com/caddy-inference/caddy-inference/enginesim"
 )
 
 // player replays one scenario through one router.
@@ -66,6 +67,9 @@ func (p *player) play(ctx context.Context) (rec *recording, err error) {
 	case <-time.After(settle):
 	}
 	before, err := usage(routers)
+	if err != nil && !errors.Is(err, router.ErrUnknown) {
+		return nil, err
+	}
 	rec = &recording{answers: make([]answer, len(p.trace)), known: err == nil}
 	if err := p.send(ctx, rec, es, routers); err != nil {
 		return nil, err
@@ -83,6 +87,10 @@ func (p *player) play(ctx context.Context) (rec *recording, err error) {
 	}
 	return rec, nil
 }
+
+// patience is how long an answer may take, in simulated time, and a minute of real
+// time more.
+const patience = time.Hour
 
 // send sends every request at its time, whatever has become of those before, and
 // waits for all answers.
@@ -109,9 +117,11 @@ func (p *player) send(ctx context.Context, rec *recording, es *engines, routers 
 			sent.Go(func() { restart = es.list[0].restart(ctx, p.real(restartTakes)) })
 		}
 		url := routers[i%len(routers)].URL
-		begun := make(chan struct{})
-		sent.Go(func() { rec.answers[i] = c.send(ctx, url, r, due, sync.OnceFunc(func() { close(begun) })) })
-		<-begun // so that routers see them in the trace's order
+		sent.Go(func() {
+			ctx, cancel := context.WithDeadline(ctx, due.Add(p.real(patience)+time.Minute))
+			defer cancel()
+			rec.answers[i] = c.send(ctx, url, r, due)
+		})
 	}
 	sent.Wait()
 	rec.took = time.Since(rec.start)

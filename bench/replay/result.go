@@ -20,25 +20,30 @@ type result struct {
 	Errors   int     `json:"errors"`
 	Failure  string  `json:"first_error,omitempty"`
 
-	// Hit is the share of all prompt tokens that engines found in their caches.
-	Hit float64 `json:"hit"`
+	// Hit is the share of all prompt tokens that engines found in their caches; nil if
+	// nobody told.
+	Hit *float64 `json:"hit"`
 
 	// Engine is the time to the first token at the engines, by their schedule:
-	// queue and prefill, and so what routing is responsible for.
-	Engine times `json:"engine_ttft"`
+	// queue and prefill, and so what routing is responsible for. It is nil if the
+	// engines are not ours.
+	Engine *times `json:"engine_ttft"`
 
 	// Client is the time to the first token as the client sees it: the router,
-	// network and this machine included, which compression makes larger.
-	Client times `json:"client_ttft"`
+	// network and this machine included, which compression makes larger. It is nil if
+	// there was none.
+	Client *times `json:"client_ttft"`
 
 	// Whole is the time to the end of the answer, as the client sees it.
-	Whole times `json:"end_to_end"`
+	Whole *times `json:"end_to_end"`
 
-	// Busiest is what the busiest engine prefilled, in tokens, over the mean.
+	// Busiest is what the busiest engine prefilled, in tokens, over the mean; 0 if it is
+	// not known.
 	Busiest float64 `json:"busiest_over_mean"`
 
 	// CPU is what the router took, in milliseconds a request (seconds for 1,000),
-	// and PeakRSS its memory at most, in bytes. Several routers are added up.
+	// and PeakRSS its memory at most, in bytes; 0 if not known. Several routers are
+	// added up.
 	CPU     float64 `json:"router_cpu_ms_per_request,omitempty"`
 	PeakRSS int64   `json:"router_peak_rss_bytes,omitempty"`
 	Events  int     `json:"events"` // of all answers
@@ -115,10 +120,12 @@ func (p *player) addAnswers(res *result, rec *recording, segments []sums) {
 		segments[p.trace[i].At/segmentLength].client.add(p.simulated(a.first))
 	}
 	if prompt > 0 {
-		res.Hit = float64(cached) / float64(prompt)
+		res.Hit = new(float64(cached) / float64(prompt))
 	}
 	res.Client, res.Whole = describe(first), describe(whole)
-	res.Late = describe(late).P99
+	if t := describe(late); t != nil {
+		res.Late = t.P99
+	}
 }
 
 // addPrefills adds what the engines did.
@@ -140,7 +147,7 @@ func (p *player) addPrefills(res *result, rec *recording, segments []sums) {
 		return
 	}
 	res.Engine = describe(waits)
-	res.Hit = 1 - float64(all)/float64(prompt)
+	res.Hit = new(1 - float64(all)/float64(prompt))
 	if all > 0 {
 		res.Busiest = float64(most) * float64(len(rec.prefills)) / float64(all)
 	}
@@ -181,14 +188,14 @@ func newSegments(requests []trace.Request) []sums {
 	return list
 }
 
-// describe describes values, which it sorts.
-func describe(values []float64) (t times) {
+// describe describes values, which it sorts; nil if there are none.
+func describe(values []float64) *times {
 	if len(values) == 0 {
-		return t
+		return nil
 	}
 	slices.Sort(values)
 	at := func(share float64) float64 { return stat.Quantile(share, stat.Empirical, values, nil) }
-	t = times{Mean: stat.Mean(values, nil), P50: at(0.5), P90: at(0.9), P99: at(0.99)}
+	t := &times{Mean: stat.Mean(values, nil), P50: at(0.5), P90: at(0.9), P99: at(0.99)}
 	for percent := 1; percent <= 100; percent++ {
 		t.All = append(t.All, at(float64(percent)/100))
 	}
@@ -200,7 +207,7 @@ func describe(values []float64) (t times) {
 func (r *result) spread() (least, most float64) {
 	for i, s := range r.Segments {
 		v := s.Engine
-		if r.Engine.Mean == 0 {
+		if r.Engine == nil {
 			v = s.Client
 		}
 		if i == 0 {

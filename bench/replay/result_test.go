@@ -1,22 +1,16 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/caddy-inference/caddy-inference/enginesim"
 	"github.com/stretchr/testify/require"
 
 	"github.com/caddy-inference/caddy-inference/bench/router"
 	"github.com/caddy-inference/caddy-inference/bench/trace"
-	"github.com/caddy-inference/caddy-inference/enginesim"
 )
-
-func contextThatEnds(t *testing.T) (context.Context, context.CancelFunc) {
-	t.Helper()
-	return context.WithCancel(t.Context())
-}
 
 // TestTimesAreAsIfNothingHadBeenCompressed works out a recording by hand: four
 // requests, twenty times as fast, of which one fails.
@@ -47,7 +41,7 @@ func TestTimesAreAsIfNothingHadBeenCompressed(t *testing.T) {
 	require.Equal(t, 4, got.Requests)
 	require.Equal(t, 1, got.Errors)
 	require.Equal(t, "refused", got.Failure)
-	require.InDelta(t, 0.5, got.Hit, 1e-9)
+	require.InDelta(t, 0.5, *got.Hit, 1e-9)
 	require.InDelta(t, 1.6, got.Busiest, 1e-9, "160 tokens of 200 on one of two")
 	require.InDelta(t, 2, got.Engine.Mean, 1e-9)
 	require.InDelta(t, 2, got.Engine.P50, 1e-9)
@@ -71,10 +65,28 @@ func TestWhatTheEngineDoesNotTellComesFromItsUsage(t *testing.T) {
 		{first: time.Second, prompt: 100, cached: 50},
 		{first: 3 * time.Second, prompt: 300, cached: 250},
 	}})
-	require.InDelta(t, 0.75, got.Hit, 1e-9)
-	require.Zero(t, got.Engine.Mean)
+	require.InDelta(t, 0.75, *got.Hit, 1e-9)
+	require.Nil(t, got.Engine)
 	require.InDelta(t, 2, got.ttft().Mean, 1e-9)
 	least, most := got.spread()
 	require.InDelta(t, 2, least, 1e-9)
 	require.InDelta(t, 2, most, 1e-9)
+}
+
+func TestRequestsAreSentApart(t *testing.T) {
+	got := spread([]trace.Request{{At: 0}, {At: 0}, {At: 0}, {At: 60 * time.Millisecond}, {At: time.Second}})
+	var at []time.Duration
+	for _, r := range got {
+		at = append(at, r.At)
+	}
+	require.Equal(t, []time.Duration{0, apart, 2 * apart, 3 * apart, time.Second}, at)
+}
+
+func TestNothingIsKnownOfRequestsThatFailed(t *testing.T) {
+	p := &player{router: router.External{Label: "r"}, speed: 1, trace: make([]trace.Request, 2)}
+	got := p.summarize(&recording{answers: []answer{{err: errors.New("no")}, {err: errors.New("no")}}})
+	require.Equal(t, 2, got.Errors)
+	require.Nil(t, got.ttft())
+	r := report{Scenarios: []scenario{{Name: "s"}}, Results: []result{got}}
+	require.NoError(t, r.writeCharts(t.TempDir()))
 }

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-inference/caddy-inference/bench/trace"
 	"github.com/caddy-inference/caddy-inference/enginesim"
+
+	"github.com/caddy-inference/caddy-inference/bench/trace"
 )
 
 // scenario is traffic, and the fleet it meets.
@@ -16,6 +17,7 @@ type scenario struct {
 	About    string  `json:"about"`
 	Trace    string  `json:"trace"`   // generator, or file
 	Minutes  float64 `json:"minutes"` // of the trace; 0 is all
+	Speed    float64 `json:"speed"`   // at most, where there are many requests; 0 is any
 	Engines  int     `json:"engines"`
 	Capacity int     `json:"capacity_tokens"` // of an engine's KV cache
 	Prefill  float64 `json:"prefill_tokens_per_second"`
@@ -45,7 +47,7 @@ var scenarios = []scenario{
 	{Name: "agents", Trace: "agents", About: "an hour of coding and tool agents, generated; most is shared"},
 	{Name: "agents-quarter", Trace: "agents", Capacity: fleetCapacity / 4, About: "the same, a quarter of the KV cache"},
 	{Name: "agents-memory", Trace: "agents", Minutes: 30, Capacity: fleetCapacity / 4, Memory: true, About: "half of the hour; running requests and answers, too, take room in the KV cache"},
-	{Name: "shared", Trace: "shared", About: "one system prompt that all requests begin with"},
+	{Name: "shared", Trace: "shared", Minutes: 5, Speed: 5, About: "five minutes of requests that all begin with one system prompt"},
 	{Name: "unique", Trace: "unique", About: "no two prompts have anything in common"},
 	{Name: "burst", Trace: "burst", About: "sixteen samples of one prompt at the same moment, again and again"},
 	{Name: "long", Trace: "long", About: "conversations over 100,000 tokens of context each"},
@@ -95,6 +97,21 @@ func named(list string) ([]scenario, error) {
 	return found, nil
 }
 
+// apart is the least simulated time between two requests. Mooncake's trace has times
+// in steps of three seconds, and ten requests at each: sent at the same moment, they
+// would be taken up in an order of the machine's making, and small prompts would
+// wait behind large ones that were placed later.
+const apart = 25 * time.Millisecond
+
+// spread returns the requests with none nearer to the one before than apart.
+func spread(requests []trace.Request) []trace.Request {
+	requests = slices.Clone(requests)
+	for i := 1; i < len(requests); i++ {
+		requests[i].At = max(requests[i].At, requests[i-1].At+apart)
+	}
+	return requests
+}
+
 // cut leaves the minutes of a trace that are played.
 func (s scenario) cut(requests []trace.Request) []trace.Request {
 	if s.Minutes == 0 {
@@ -107,6 +124,14 @@ func (s scenario) cut(requests []trace.Request) []trace.Request {
 		}
 	}
 	return requests
+}
+
+// speed is how much faster than in life the scenario is played if it may be so fast.
+func (s scenario) speed(most float64) float64 {
+	if s.Speed == 0 {
+		return most
+	}
+	return min(s.Speed, most)
 }
 
 // blockTokens is the unit in which engines cache. Real ones have smaller blocks;

@@ -3,10 +3,12 @@ package router
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -45,12 +47,40 @@ func (b Binaries) Named(ctx context.Context, name string) (Router, error) {
 	if policy, ok := stock[name]; ok {
 		return Caddy{Label: name, Binary: b.Stock, Policy: policy}, nil
 	}
-	modules, err := exec.CommandContext(ctx, b.Ours, "list-modules").Output() //nolint:gosec // built above
+	ours, err := b.ours(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("listing the modules of %s: %w", b.Ours, err)
+		return nil, err
 	}
-	if !strings.Contains(string(modules), "http.reverse_proxy.selection_policies."+name+"\n") {
-		return nil, fmt.Errorf("router %q: there is no such policy", name)
+	if !slices.Contains(ours, name) {
+		all := append(slices.Sorted(maps.Keys(stock)), ours...)
+		return nil, fmt.Errorf("router %q: must be one of %s, or NAME=URL for one that runs already", name, strings.Join(all, ", "))
 	}
 	return Caddy{Label: name, Binary: b.Ours, Policy: name, Ours: true}, nil
+}
+
+// ours are this plugin's policies: those that Caddy does not have without it.
+func (b Binaries) ours(ctx context.Context) ([]string, error) {
+	theirs, err := policies(ctx, b.Stock)
+	if err != nil {
+		return nil, err
+	}
+	all, err := policies(ctx, b.Ours)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(policy string) bool { return slices.Contains(theirs, policy) }), nil
+}
+
+// policies are the selection policies in a Caddy.
+func policies(ctx context.Context, binary string) (list []string, err error) {
+	modules, err := exec.CommandContext(ctx, binary, "list-modules").Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the modules of %s: %w", binary, err)
+	}
+	for line := range strings.Lines(string(modules)) {
+		if policy, ok := strings.CutPrefix(line, "http.reverse_proxy.selection_policies."); ok {
+			list = append(list, strings.TrimSpace(policy))
+		}
+	}
+	return list, nil
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,13 +22,23 @@ type Caddy struct {
 // Name returns the router's name.
 func (c Caddy) Name() string { return c.Label }
 
-// Start runs Caddy with a Caddyfile of ten lines.
+// Start writes a Caddyfile for the fleet and runs Caddy with it, on a free port of
+// this machine.
 func (c Caddy) Start(ctx context.Context, fleet Fleet) (*Instance, error) {
-	address, err := freeAddress()
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.MkdirTemp("", "caddy-")
+	if err != nil {
+		return nil, fmt.Errorf("router %s: %w", c.Label, err)
+	}
+	instance, err := c.startIn(ctx, dir, fleet)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("router %s: %w", c.Label, err), os.RemoveAll(dir))
+	}
+	return instance, nil
+}
+
+// startIn starts Caddy in a directory, which becomes the instance's.
+func (c Caddy) startIn(ctx context.Context, dir string, fleet Fleet) (*Instance, error) {
+	address, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +48,7 @@ func (c Caddy) Start(ctx context.Context, fleet Fleet) (*Instance, error) {
 	}
 	command := exec.CommandContext(ctx, c.Binary, "run", "--config", config, "--adapter", "caddyfile") //nolint:gosec // built here or given by the user
 	command.Env = append(os.Environ(), "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
-	instance, err := run(ctx, dir, "http://"+address, command)
-	if err != nil {
-		return nil, fmt.Errorf("router %s: %w", c.Label, err)
-	}
-	return instance, nil
+	return run(ctx, dir, "http://"+address, command)
 }
 
 // caddyfile is the configuration. Nothing is tuned that a user would not tune.

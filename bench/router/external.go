@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 )
@@ -28,15 +27,13 @@ func ParseExternal(s string) (External, error) {
 // Name returns the router's name.
 func (e External) Name() string { return e.Label }
 
-// Start reports whether the router answers.
+// Start reports whether the router answers, and waits for that as long as for one
+// that is started here.
 func (e External) Start(ctx context.Context, _ Fleet) (*Instance, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+"/health", nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := answers(ctx, e.URL); err != nil {
 		return nil, fmt.Errorf("router %s does not answer: %w", e.Label, err)
 	}
-	return &Instance{URL: e.URL}, response.Body.Close()
+	return &Instance{URL: e.URL}, nil
 }

@@ -8,7 +8,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,8 +16,6 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-
-	"github.com/prometheus/procfs"
 )
 
 // Router is a router that can be put in front of engines.
@@ -44,20 +41,11 @@ type Instance struct {
 
 	command *exec.Cmd
 	ended   chan struct{} // closed when the process has
+	asked   bool          // the process had been asked to end when it did; read it after ended
 	dir     string        // of its files, what it printed among them
 	stop    sync.Once
-	err     error
+	err     error // of Stop
 }
-
-// Usage is what an instance has taken since its start.
-type Usage struct {
-	CPU     time.Duration // user and system
-	RSS     int64         // resident memory now, in bytes
-	PeakRSS int64         // the most it was
-}
-
-// ErrUnknown is returned for the usage of a router that was not started here.
-var ErrUnknown = errors.New("the router runs elsewhere: its usage is not known")
 
 const (
 	startTimeout = 20 * time.Second
@@ -68,6 +56,7 @@ const (
 const outputFile = "output"
 
 // run starts a command in a directory of its own and waits until it answers at url.
+// The directory is the caller's to remove if there is an error.
 func run(ctx context.Context, dir, url string, command *exec.Cmd) (*Instance, error) {
 	output, err := os.Create(filepath.Join(dir, outputFile))
 	if err != nil {
@@ -83,7 +72,8 @@ func run(ctx context.Context, dir, url string, command *exec.Cmd) (*Instance, er
 	}
 	i := &Instance{URL: url, command: command, dir: dir, ended: make(chan struct{})}
 	go func() {
-		i.err = command.Wait()
+		command.Wait() //nolint:errcheck // how it ended is in ProcessState
+		i.asked = ctx.Err() != nil
 		close(i.ended)
 	}()
 	if err := i.await(ctx); err != nil {
@@ -98,22 +88,34 @@ func (i *Instance) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, i.URL+"/health", nil)
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(request)
+		err := answers(ctx, i.URL)
 		if err == nil {
-			return response.Body.Close()
+			return nil
 		}
 		select {
 		case <-i.ended:
-			return fmt.Errorf("%s ended at once: %w\n%s", i.command.Path, i.err, i.Output())
+			if i.asked {
+				return ctx.Err()
+			}
+			return fmt.Errorf("%s ended at once: %v\n%s", i.command.Path, i.command.ProcessState, i.Output())
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not answer at %s: %w\n%s", i.command.Path, i.URL, err, i.Output())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// answers returns nil if there is an answer to HTTP at url, whatever it is.
+func answers(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
 }
 
 // Output returns what the process has printed, or as much as can be read.
@@ -122,48 +124,8 @@ func (i *Instance) Output() string {
 	return string(b)
 }
 
-// Usage returns what the process has taken so far.
-func (i *Instance) Usage() (Usage, error) {
-	if i.command == nil {
-		return Usage{}, ErrUnknown
-	}
-	p, err := procfs.NewProc(i.command.Process.Pid)
-	if err != nil {
-		return Usage{}, err
-	}
-	stat, err := p.Stat()
-	if err != nil {
-		return Usage{}, err
-	}
-	status, err := p.NewStatus()
-	if err != nil {
-		return Usage{}, err
-	}
-	return Usage{
-		CPU:     max(time.Duration(stat.CPUTime()*float64(time.Second)), threadTime(p.PID)),
-		RSS:     int64(status.VmRSS), //nolint:gosec // bytes of memory
-		PeakRSS: int64(status.VmHWM), //nolint:gosec // bytes of memory
-	}, nil
-}
-
-// threadTime is what a process's threads ran, to the nanosecond where the kernel
-// tells. The process's own figure is in ticks of 10 ms, but has the threads that
-// have ended, too.
-func threadTime(pid int) (total time.Duration) {
-	threads, err := procfs.AllThreads(pid)
-	if err != nil {
-		return 0
-	}
-	for _, t := range threads {
-		if stat, err := t.Schedstat(); err == nil {
-			total += time.Duration(stat.RunningNanoseconds) //nolint:gosec // less than centuries
-		}
-	}
-	return total
-}
-
 // Stop ends the router, waits for it and removes its files. The error tells of a
-// process that had ended before.
+// process that had ended before, unasked.
 func (i *Instance) Stop() error {
 	if i.command == nil {
 		return nil
@@ -172,7 +134,9 @@ func (i *Instance) Stop() error {
 		defer os.RemoveAll(i.dir)
 		select {
 		case <-i.ended:
-			i.err = fmt.Errorf("%s ended during the run: %v\n%s", i.command.Path, i.command.ProcessState, i.Output())
+			if !i.asked {
+				i.err = fmt.Errorf("%s ended during the run: %v\n%s", i.command.Path, i.command.ProcessState, i.Output())
+			}
 			return
 		default:
 		}
@@ -183,7 +147,6 @@ func (i *Instance) Stop() error {
 			i.command.Process.Kill() //nolint:errcheck // it may have ended
 			<-i.ended
 		}
-		i.err = nil
 	})
 	return i.err
 }

@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // preface begins the document of chosen.
 const preface = `# What was chosen by measurement
 
@@ -15,7 +17,10 @@ cd bench && go run ./sweep -all -o FILE
 `
 
 // chosen is everything that was chosen in this way.
-var chosen = []question{
+var chosen = slices.Concat(alike, unlike)
+
+// alike are the questions that are asked of engines that are all alike.
+var alike = []question{
 	{
 		constant: "selection.decodeTokens",
 		values:   []value{{text: "0"}, {text: "8"}, {text: "16"}, {text: "32"}, {text: "64"}, {text: "256"}, {text: "1024"}},
@@ -97,7 +102,7 @@ var chosen = []question{
 	{
 		constant: "radix.ChunkBytes",
 		name:     "radix.ChunkBytes: speed of the tree",
-		values:   []value{{text: "32"}, {text: "64"}, {text: "128"}},
+		values:   []value{{text: "32"}, {text: "64"}, {text: "128"}, {text: "256"}},
 		why:      "Chunking, matching and inserting one prompt. These figures depend on the machine.",
 		how:      &benchmarks{pkg: "radix", pattern: "^BenchmarkRoute$/16KiB/english/./^workers=4$", time: "0.2s", count: 5},
 	},

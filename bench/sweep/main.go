@@ -3,6 +3,7 @@
 //
 //	go run ./sweep -const selection.decodeTokens -values 0,16,64,256,1024
 //	go run ./sweep -replace selection/cost.go -old 'return share * share' -new 'return share'
+//	go run ./sweep -const selection.rateNoise -values 1,2,1e9 -speeds 1,1,1,1,1,1,1,0.5 -noise 0.1
 //	go run ./sweep -flag belief -values 0.5,0.75,1.5,0
 //	go run ./sweep -const radix.ChunkBytes -values 32,64,128 -bench Route/16KiB/english/hit/=4 -package radix
 //	go run ./sweep -all -o chosen.md
@@ -15,7 +16,7 @@
 // or benchmarks of a package, with -bench. Replays come to the same on every machine.
 // But one request that goes elsewhere changes all that follow, so two values differ
 // by some percent for no reason, and so generated traffic is generated several times;
-// a trace in a file is one sample.
+// a trace in a file is one sample, unless there is noise.
 //
 // It is to be run in the bench directory, and the source must not be changed while
 // it runs.

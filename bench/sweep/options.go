@@ -50,6 +50,8 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.IntVar(&o.seeds, "seeds", 8, "how many times traffic is generated, each time from another seed")
 	f.StringVar(&o.capacity, "capacity", "524288,131072", "KV tokens of an engine, as virtual takes them")
 	f.StringVar(&o.routers, "routers", "1", "how many routers that know nothing of each other")
+	f.Func("speeds", "how fast engines prefill, as `factors` that virtual takes", q.passOn("speeds"))
+	f.Func("noise", "by how much the time of a prefill varies, as a `sigma` that virtual takes", q.passOn("noise"))
 	f.StringVar(&b.pattern, "bench", "", "run benchmarks that match `RE`, as go test takes it, and no replay")
 	f.StringVar(&b.pkg, "package", "", "`PATH` inside the product of the package with the benchmarks, as in radix")
 	f.StringVar(&b.time, "benchtime", "0.3s", "how long each benchmark runs, as go test takes it")
@@ -85,10 +87,18 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	return o, err
 }
 
+// passOn returns what takes the value of a flag of virtual.
+func (q *question) passOn(name string) func(text string) error {
+	return func(text string) error {
+		q.flags = append(q.flags, "-"+name, text)
+		return nil
+	}
+}
+
 // none fails if something is asked in particular.
 func (q question) none(b benchmarks) error {
-	if q.constant+q.flag+q.file+b.pattern != "" {
-		return errors.New("-all sweeps a list of its own: leave out -const, -flag, -replace and -bench")
+	if q.constant+q.flag+q.file+b.pattern != "" || len(q.flags) > 0 {
+		return errors.New("-all sweeps a list of its own: leave out -const, -flag, -replace, -speeds, -noise and -bench")
 	}
 	return nil
 }
@@ -105,6 +115,8 @@ func (q *question) complete(values string) (err error) {
 		return errors.New("say what to sweep: one of -const, -replace, -flag and -all")
 	case q.how != nil && q.flag != "":
 		return errors.New("-flag is a flag of virtual, which is not run with -bench")
+	case q.how != nil && len(q.flags) > 0:
+		return errors.New("-speeds and -noise are flags of virtual, which is not run with -bench")
 	case q.how != nil && q.how.count < 1:
 		return fmt.Errorf("-count %d: must be at least 1", q.how.count)
 	case q.file != "":

@@ -31,6 +31,11 @@ func TestACommandLineAsksAQuestion(t *testing.T) {
 			question{flag: "belief", values: []value{{text: "0.5"}, {text: "1"}}},
 		},
 		{
+			"engines that are unlike each other",
+			[]string{"-const", "fleet.minSamples", "-values", "2", "-speeds", "1,0.5", "-noise", "0.1"},
+			question{constant: "fleet.minSamples", values: []value{{text: "2"}}, flags: []string{"-speeds", "1,0.5", "-noise", "0.1"}},
+		},
+		{
 			"benchmark",
 			[]string{"-const", "radix.ChunkBytes", "-values", "64", "-bench", "Route", "-package", "radix", "-count", "3", "-benchtime", "1x"},
 			question{constant: "radix.ChunkBytes", values: []value{{text: "64"}}, how: &benchmarks{"radix", "Route", "1x", 3}},
@@ -57,9 +62,11 @@ func TestACommandLineThatAsksNothingSaysWhatToDo(t *testing.T) {
 		{"text without another", []string{"-replace", "f", "-old", "x"}, "at least one -new"},
 		{"constant with a text", []string{"-const", "a.b", "-values", "1", "-new", "2"}, "neither -old nor -new"},
 		{"flag of nothing", []string{"-flag", "belief", "-values", "1", "-bench", "."}, "which is not run with -bench"},
+		{"engines of nothing", []string{"-const", "a.b", "-values", "1", "-bench", ".", "-noise", "0.1"}, "which is not run with -bench"},
 		{"no rounds", []string{"-const", "a.b", "-values", "1", "-bench", ".", "-count", "0"}, "-count 0: must be at least 1"},
 		{"values as arguments", []string{"-const", "a.b", "-values", "1,", "2"}, `unexpected argument "2"`},
 		{"all and one", []string{"-all", "-const", "a.b"}, "leave out -const"},
+		{"all and engines", []string{"-all", "-speeds", "0.5"}, "leave out -const"},
 		{"unknown", []string{"-x"}, "not defined"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

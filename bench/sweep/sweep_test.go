@@ -83,6 +83,31 @@ func TestASweepOfAFlagComparesWithItsDefault(t *testing.T) {
 	require.Equal(t, first, again)
 }
 
+func TestAQuestionBringsFlagsOfItsOwn(t *testing.T) {
+	r, err := fakeLab().answer(t.Context(), question{flag: "belief", values: []value{{text: "0.5"}}, flags: []string{"-noise", "1"}}, metrics[:1])
+	require.NoError(t, err)
+	require.Equal(t, "-belief, with -noise 1", r.title)
+	require.Contains(t, text(t, r), "\n default (now) 1.265 1.265\n 0.5 1.140 1.140\n")
+}
+
+func TestEveryVariantHasTheFlagsOfItsQuestion(t *testing.T) {
+	for _, q := range []question{
+		{constant: "sweep/testdata/fake.one", values: []value{{text: "1"}, {text: "2"}}},
+		{file: fakeFile, old: "float64(one) / 4", values: []value{{text: "1"}}},
+		{flag: "belief", values: []value{{text: "0.5"}}},
+	} {
+		plain, err := q.variants(t.Context(), here)
+		require.NoError(t, err)
+		q.flags = []string{"-noise", "1"}
+		noisy, err := q.variants(t.Context(), here)
+		require.NoError(t, err)
+		for i := range noisy {
+			require.Equal(t, append([]string{"-noise", "1"}, plain[i].flags...), noisy[i].flags)
+			require.NotEqual(t, plain[i].key(), noisy[i].key(), "taken for the same")
+		}
+	}
+}
+
 func TestAChangeOfTheSourceMeanwhileIsAnError(t *testing.T) {
 	l := fakeLab()
 	l.now = []byte("another")

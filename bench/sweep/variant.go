@@ -13,6 +13,7 @@ type question struct {
 	file, old string // path inside the product, and a text that stands in it once
 	flag      string // name, without the dash
 	values    []value
+	flags     []string // of virtual, for this question only
 
 	name string      // in words; what it is asked of, if empty
 	why  string      // what the answer depends on, for the document
@@ -39,8 +40,16 @@ func (v variant) key() string {
 	return strings.Join(append([]string{v.file, string(v.source)}, v.flags...), "\x00")
 }
 
-// title returns what the question is asked of.
+// title returns what the question is asked of, and under which conditions.
 func (q question) title() string {
+	if len(q.flags) == 0 {
+		return q.subject()
+	}
+	return q.subject() + ", with " + strings.Join(q.flags, " ")
+}
+
+// subject returns what the question is asked of.
+func (q question) subject() string {
 	switch {
 	case q.name != "":
 		return q.name
@@ -64,14 +73,14 @@ func (q question) variants(ctx context.Context, module string) ([]variant, error
 	}
 	variants := make([]variant, 0, len(q.values)+1)
 	for _, val := range q.values {
-		v := variant{name: val.title(), current: same(val.text, where.text())}
+		v := variant{name: val.title(), current: same(val.text, where.text()), flags: q.flags}
 		if !v.current {
 			v.file, v.source = where.file, where.with(val.text)
 		}
 		variants = append(variants, v)
 	}
 	if !slices.ContainsFunc(variants, func(v variant) bool { return v.current }) {
-		now := variant{name: value{text: where.text()}.title(), current: true}
+		now := variant{name: value{text: where.text()}.title(), current: true, flags: q.flags}
 		variants = slices.Insert(variants, 0, now)
 	}
 	return variants, nil
@@ -85,9 +94,9 @@ func (q question) place(ctx context.Context, module string) (place, error) {
 }
 
 func (q question) flagVariants() []variant {
-	variants := []variant{{name: "default", current: true}}
+	variants := []variant{{name: "default", current: true, flags: q.flags}}
 	for _, val := range q.values {
-		variants = append(variants, variant{name: val.title(), flags: []string{"-" + q.flag, val.text}})
+		variants = append(variants, variant{name: val.title(), flags: slices.Concat(q.flags, []string{"-" + q.flag, val.text})})
 	}
 	return variants
 }

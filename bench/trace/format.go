@@ -17,6 +17,12 @@ import (
 // maxLine is the longest line that is read, in bytes.
 const maxLine = 16 << 20
 
+// Limits of what is believed of a trace.
+const (
+	maxTokens = 1 << 24              // of a prompt or an answer
+	maxAt     = 366 * 24 * time.Hour // more is a date, not a time from the start
+)
+
 // line is a request as it stands in a file.
 type line struct {
 	Timestamp float64  `json:"timestamp"` // ms, exact to a thousandth
@@ -64,10 +70,28 @@ func parse(b []byte) (Request, error) {
 	if err := json.Unmarshal(b, &l); err != nil {
 		return Request{}, err
 	}
-	const most = float64(maxAt / time.Microsecond)
-	at := min(max(math.Round(l.Timestamp*1000), -1), most+1) // within what a Duration holds
-	r := Request{At: time.Duration(at) * time.Microsecond, Input: l.Input, Output: l.Output, Blocks: l.Blocks}
-	return r, r.check()
+	if err := l.check(); err != nil {
+		return Request{}, err
+	}
+	at := time.Duration(math.Round(l.Timestamp*1000)) * time.Microsecond
+	return Request{At: at, Input: l.Input, Output: l.Output, Blocks: l.Blocks}, nil
+}
+
+// check reports the first value that no trace can have.
+func (l *line) check() error {
+	if most := float64(maxAt.Milliseconds()); l.Timestamp < 0 || l.Timestamp > most {
+		return fmt.Errorf("timestamp is %.15g ms: it must be between 0, the start of the trace, and %.15g", l.Timestamp, most)
+	}
+	if l.Input < 1 || l.Input > maxTokens {
+		return fmt.Errorf("input_length is %d: it must be between 1 and %d tokens", l.Input, maxTokens)
+	}
+	if l.Output < 0 || l.Output > maxTokens {
+		return fmt.Errorf("output_length is %d: it must be between 0 and %d tokens", l.Output, maxTokens)
+	}
+	if needed := (l.Input + BlockTokens - 1) / BlockTokens; len(l.Blocks) < needed {
+		return fmt.Errorf("%d hash_ids for an input_length of %d: it takes %d, one for each %d tokens", len(l.Blocks), l.Input, needed, BlockTokens)
+	}
+	return nil
 }
 
 // ReadFile reads the trace in a file.
@@ -89,11 +113,15 @@ func Write(w io.Writer, requests []Request) error {
 	buffered := bufio.NewWriter(w)
 	lines := json.NewEncoder(buffered)
 	for i := range requests {
-		r := &requests[i]
-		l := line{Timestamp: float64(r.At.Round(time.Microsecond)/time.Microsecond) / 1000, Input: r.Input, Output: r.Output, Blocks: r.Blocks}
-		if err := lines.Encode(l); err != nil {
+		if err := lines.Encode(lineOf(&requests[i])); err != nil {
 			return err
 		}
 	}
 	return buffered.Flush()
+}
+
+// lineOf returns the line that a request is written as.
+func lineOf(r *Request) *line {
+	at := float64(r.At.Round(time.Microsecond)/time.Microsecond) / 1000
+	return &line{Timestamp: at, Input: r.Input, Output: r.Output, Blocks: r.Blocks}
 }

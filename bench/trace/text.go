@@ -2,9 +2,9 @@ package trace
 
 import "strings"
 
-// vocabulary is what texts are made of: 128 words of three letters, each of which
-// is one token with the space before it. That holds for the tokenizers of GPT-4 and
-// GPT-4o, Llama 2 and 3, Mistral, Qwen and DeepSeek, and for package enginesim's.
+// vocabulary is what texts are made of: 128 words of three letters, common enough
+// to be one token in most tokenizers, with the space before them. In package
+// enginesim's every one of them is.
 const vocabulary = `
 	act add age ago aid aim air all and any app are arm art ask bad
 	bag bar bay bed big bit box bus but buy can cap car cat cup cut

@@ -5,6 +5,7 @@
 //	go run ./virtual
 //	go run ./virtual -trace agents,conversation_trace.jsonl -capacity 524288,131072
 //	go run ./virtual -trace burst -rules round_robin,cache_aware -routers 1,2,4
+//	go run ./virtual -speeds 1,1,1,1,1,1,1,0.5 -noise 0.1
 //	go run ./virtual -trace agents -write agents.jsonl
 //
 // Traces are files in the format of the Mooncake project
@@ -63,7 +64,19 @@ func run(args []string, out io.Writer) error {
 	for i, requests := range traces {
 		fmt.Fprintf(out, "%s: %v\n", o.traces[i], trace.Summarize(requests))
 	}
+	o.describeEngines(out)
 	return tabulate(rows, out)
+}
+
+// describeEngines prints in what the engines are unlike those of the model's
+// defaults.
+func (o *options) describeEngines(out io.Writer) {
+	if len(o.speeds) > 0 {
+		fmt.Fprintf(out, "speeds: %v\n", o.speeds)
+	}
+	if o.noise > 0 {
+		fmt.Fprintf(out, "noise: %v\n", o.noise)
+	}
 }
 
 // write keeps a trace in a file.
@@ -81,17 +94,19 @@ func write(file string, requests []trace.Request, out io.Writer) error {
 
 // row is what one replay came to.
 type row struct {
-	Trace    string  `json:"trace"`
-	Capacity int     `json:"capacity"` // tokens that an engine's cache holds
-	Rule     string  `json:"rule"`
-	Routers  int     `json:"routers"`
-	Belief   float64 `json:"belief"`    // capacity that a rule reckons with, as a share of the real one
-	TTFTMean float64 `json:"ttft_mean"` // seconds
-	P50      float64 `json:"p50"`       // of the time to first token, in seconds, as the two that follow
-	P90      float64 `json:"p90"`
-	P99      float64 `json:"p99"`
-	Hit      float64 `json:"hit"`     // share of the prompts' tokens found in a cache
-	Busiest  float64 `json:"busiest"` // tokens that the busiest engine prefilled, over the mean
+	Trace    string    `json:"trace"`
+	Capacity int       `json:"capacity"` // tokens that an engine's cache holds
+	Rule     string    `json:"rule"`
+	Routers  int       `json:"routers"`
+	Belief   float64   `json:"belief"`           // capacity that a rule reckons with, as a share of the real one
+	Speeds   []float64 `json:"speeds,omitempty"` // of engines, as factors of the usual; 1 for those left out
+	Noise    float64   `json:"noise"`            // sigma of the log-normal factor on the time of a prefill
+	TTFTMean float64   `json:"ttft_mean"`        // seconds
+	P50      float64   `json:"p50"`              // of the time to first token, in seconds, as the two that follow
+	P90      float64   `json:"p90"`
+	P99      float64   `json:"p99"`
+	Hit      float64   `json:"hit"`     // share of the prompts' tokens found in a cache
+	Busiest  float64   `json:"busiest"` // tokens that the busiest engine prefilled, over the mean
 }
 
 // replay plays a trace under every combination of what was asked for.
@@ -101,6 +116,7 @@ func (o *options) replay(name string, requests []trace.Request) (rows []row) {
 			came := model.Replay(requests, settings, rule.Rule)
 			rows = append(rows, row{
 				Trace: name, Capacity: settings.Capacity, Rule: rule.name, Routers: settings.Routers, Belief: settings.Belief,
+				Speeds: settings.Speeds, Noise: settings.Noise,
 				TTFTMean: came.Mean, P50: came.P50, P90: came.P90, P99: came.P99, Hit: came.Hit, Busiest: came.Busiest,
 			})
 		}

@@ -43,6 +43,24 @@ func TestATableIsPrintedForPeople(t *testing.T) {
 	require.Equal(t, strings.Fields(file+" 8192 1 1 cache_aware 0.160 0.064 0.256 0.256 0.375 8.00"), strings.Fields(lines[3]))
 }
 
+func TestEnginesMayBeUnlikeEachOther(t *testing.T) {
+	args := []string{"-trace", small(t), "-capacity", "8192", "-rules", "round_robin", "-speeds", "0.5,2"}
+	printed, err := virtual(append(args, "-json")...)
+	require.NoError(t, err)
+	var rows []row
+	require.NoError(t, json.Unmarshal([]byte(printed), &rows))
+	require.Equal(t, []float64{0.5, 2}, rows[0].Speeds)
+	require.Equal(t, 0.128, rows[0].P50)
+	require.Equal(t, 0.512, rows[0].P99)
+
+	first, err := virtual(append(args, "-noise", "0.1")...)
+	require.NoError(t, err)
+	require.Contains(t, first, "\nspeeds: [0.5 2]\nnoise: 0.1\n")
+	second, err := virtual(append(args, "-noise", "0.1", "-seed", "2")...)
+	require.NoError(t, err)
+	require.NotEqual(t, first, second)
+}
+
 func TestAGeneratedTraceIsWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "long.jsonl")
 	printed, err := virtual("-trace", "long", "-seed", "2", "-write", file)
@@ -69,6 +87,9 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 		{[]string{"-rules", "random"}, `-rules: there is no rule "random"`},
 		{[]string{"-routers", "0"}, "0 routers: "},
 		{[]string{"-belief", "-1"}, "a belief of -1 times"},
+		{[]string{"-speeds", "1,fast"}, `-speeds: "fast" is not a number`},
+		{[]string{"-speeds", "1,0"}, "a speed of 0, number 2: "},
+		{[]string{"-noise", "2"}, "a noise of 2: it must be between 0 and 1"},
 		{[]string{"-trace", "agents,long", "-write", "x"}, "-write: 2 traces do not go into one file"},
 		{[]string{"-trace", "long", "-write", filepath.Join(t.TempDir(), "none", "x")}, "no such file or directory"},
 	} {

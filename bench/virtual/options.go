@@ -20,6 +20,8 @@ type options struct {
 	rules      []namedRule
 	routers    []int
 	beliefs    []float64
+	speeds     []float64 // of engines, relative to the rate of the model
+	noise      float64   // of the time of a prefill
 	json       bool
 	file       string // to write the trace to, in place of replaying it
 }
@@ -36,11 +38,13 @@ func parse(args []string, out io.Writer) (*options, error) {
 	f := flag.NewFlagSet("virtual", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // an error is printed once, by the caller
 	traces := f.String("trace", "agents", "traffic to replay: files, or the generators "+strings.Join(trace.Names(), ", "))
-	f.Uint64Var(&o.seed, "seed", 1, "`number` that the generators draw from: another one, another trace of the kind")
+	f.Uint64Var(&o.seed, "seed", 1, "`number` that generators and noise are drawn from: another one, another trace of the kind")
 	capacities := f.String("capacity", "524288,131072", "`tokens` that an engine's cache holds")
 	rules := f.String("rules", "round_robin,least_conn,least_uncached,cache_aware", "what places the requests")
 	routers := f.String("routers", strconv.Itoa(defaults.Routers), "how many routers that know nothing of each other")
 	beliefs := f.String("belief", fmt.Sprint(defaults.Belief), "capacity that rules reckon with, as a `share` of the real one; 0 for no limit")
+	speeds := f.String("speeds", "", "how fast engines prefill, as `factors` of the usual; 1 for those left out")
+	f.Float64Var(&o.noise, "noise", defaults.Noise, "by how much the time of a prefill varies: `sigma` of a log-normal factor")
 	f.BoolVar(&o.json, "json", false, "print JSON, for programs")
 	f.StringVar(&o.file, "write", "", "write the trace to this `file`, and replay nothing")
 	if err := f.Parse(args); err != nil {
@@ -53,13 +57,16 @@ func parse(args []string, out io.Writer) (*options, error) {
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("%q: there are only flags, see -h", f.Arg(0))
 	}
-	var errs [5]error
+	var errs [6]error
 	o.traces, errs[0] = list(*traces, func(name string) (string, error) { return name, nil })
 	o.capacities, errs[1] = list(*capacities, parseWhole)
 	o.rules, errs[2] = list(*rules, parseRule)
 	o.routers, errs[3] = list(*routers, parseWhole)
-	o.beliefs, errs[4] = list(*beliefs, parseShare)
-	for i, name := range []string{"trace", "capacity", "rules", "routers", "belief"} {
+	o.beliefs, errs[4] = list(*beliefs, parseFactor)
+	if *speeds != "" {
+		o.speeds, errs[5] = list(*speeds, parseFactor)
+	}
+	for i, name := range []string{"trace", "capacity", "rules", "routers", "belief", "speeds"} {
 		if errs[i] != nil {
 			return nil, fmt.Errorf("-%s: %w", name, errs[i])
 		}
@@ -96,12 +103,12 @@ func parseWhole(value string) (int, error) {
 	return n, nil
 }
 
-func parseShare(value string) (float64, error) {
-	share, err := strconv.ParseFloat(value, 64)
+func parseFactor(value string) (float64, error) {
+	factor, err := strconv.ParseFloat(value, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a number", value)
 	}
-	return share, nil
+	return factor, nil
 }
 
 // check reports the first thing that cannot be done.
@@ -124,6 +131,7 @@ func (o *options) settings() (all []model.Options) {
 			for _, belief := range o.beliefs {
 				one := model.DefaultOptions()
 				one.Capacity, one.Routers, one.Belief = capacity, routers, belief
+				one.Speeds, one.Noise, one.Seed = o.speeds, o.noise, o.seed
 				all = append(all, one)
 			}
 		}

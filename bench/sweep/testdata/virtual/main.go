@@ -15,6 +15,7 @@ func main() {
 	trace := flag.String("trace", "", "")
 	capacity := flag.String("capacity", "", "")
 	belief := flag.Float64("belief", 1, "")
+	noise := flag.Float64("noise", 0, "")
 	seed := flag.Float64("seed", 1, "")
 	flag.Bool("json", false, "")
 	flag.Parse()
@@ -26,7 +27,7 @@ func main() {
 				panic(err)
 			}
 			rows = append(rows, map[string]any{
-				"trace": t, "capacity": tokens, "ttft_mean": fake.Slow()**belief + *seed/100, "p99": 9, "hit": 0.5, "busiest": 1.25,
+				"trace": t, "capacity": tokens, "ttft_mean": fake.Slow()**belief + *noise + *seed/100, "p99": 9, "hit": 0.5, "busiest": 1.25,
 			})
 		}
 	}
