@@ -13,9 +13,6 @@ import (
 )
 
 func TestRoutingQualityInVirtualTime(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes long with the race detector, which has nothing to find where one thing happens at a time")
-	}
 	requests := trace.Agents(1)
 	for _, test := range []struct {
 		capacity     int
@@ -242,4 +239,12 @@ func every(seconds, times int) (all []int) {
 		all = append(all, i*seconds)
 	}
 	return all
+}
+
+func TestABeliefInNextToNothingIsNoBeliefInEverything(t *testing.T) {
+	o := DefaultOptions()
+	o.Belief = 0
+	require.Zero(t, o.believed(), "no limit")
+	o.Belief = 1e-9
+	require.Positive(t, o.believed())
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/caddy-inference/caddy-inference/bench/trace"
 )
 
+// mostRouters is how many routers there may be.
+const mostRouters = 64
+
 // Options are the settings of a replay.
 type Options struct {
 	Engines  int     // how many
@@ -76,8 +79,8 @@ func (o Options) Validate() error {
 	if o.DecodeBase < 0 || o.DecodePerRunning < 0 {
 		return errors.New("the time that a token takes must not be negative")
 	}
-	if o.Routers < 1 || o.Routers > o.mostRouters() {
-		return fmt.Errorf("%d routers: there must be between 1 and %d", o.Routers, o.mostRouters())
+	if o.Routers < 1 || o.Routers > mostRouters {
+		return fmt.Errorf("%d routers: there must be between 1 and %d", o.Routers, mostRouters)
 	}
 	if !(o.Belief >= 0 && o.Belief <= 1e6) {
 		return fmt.Errorf("a belief of %v times the capacity: it must be between 0, for no limit, and 1e6", o.Belief)
@@ -97,10 +100,13 @@ func (o Options) validateSpeeds() error {
 	return nil
 }
 
-func (Options) mostRouters() int { return 64 }
-
 // believed returns the tokens that an engine's cache is taken to hold; 0 is no limit.
-func (o Options) believed() int { return int(o.Belief * float64(o.Capacity)) }
+func (o Options) believed() int {
+	if o.Belief == 0 {
+		return 0
+	}
+	return max(int(o.Belief*float64(o.Capacity)), 1)
+}
 
 // rate returns the uncached tokens of prompts that an engine prefills a second.
 func (o Options) rate(engine int) float64 {

@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	routers, err := o.build(ctx, dir)
+	routers, err := router.All(ctx, dir, o.rows)
 	if err != nil {
 		return err
 	}
@@ -147,29 +147,13 @@ func (o *options) chosen() []cell {
 	return slices.DeleteFunc(cells, func(c cell) bool { return !o.cells.MatchString(c.String()) })
 }
 
-// build makes the routers that were asked for, and the programs they need.
-func (o *options) build(ctx context.Context, dir string) (list []router.Router, err error) {
-	binaries, err := router.Build(ctx, dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range o.rows {
-		r, err := binaries.Named(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, r)
-	}
-	return list, nil
-}
-
 // measure measures all cells, with all routers running from the first to the last.
 func (o *options) measure(ctx context.Context, routers []router.Router, r *report, progress io.Writer) error {
 	es, err := startEngines(o.listen)
 	if err != nil {
 		return err
 	}
-	defer es.close()
+	defer es.Close()
 	rows, err := startRows(ctx, routers, es)
 	if err != nil {
 		return err

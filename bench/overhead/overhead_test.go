@@ -331,7 +331,7 @@ func TestUsageOfARouterElsewhereIsNotKnown(t *testing.T) {
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
 	mine := router.External{Label: "mine", URL: server.URL}
-	list, err := startRows(t.Context(), []router.Router{mine}, &engines{})
+	list, err := startRows(t.Context(), []router.Router{mine}, fleet{})
 	require.NoError(t, err)
 	unknown, err := list.unknown()
 	require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 // plan is how cells are measured.
 type plan struct {
 	rows    rows
-	engines *engines
+	engines fleet
 	slice   time.Duration
 	seconds float64       // for each row in each cell
 	random  *rand.Rand    // draws the order of rounds

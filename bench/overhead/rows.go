@@ -26,10 +26,10 @@ type row struct {
 type rows []*row
 
 // startRows starts all routers in front of the engines.
-func startRows(ctx context.Context, routers []router.Router, es *engines) (rows, error) {
-	list := rows{{name: direct, addresses: es.addresses}}
+func startRows(ctx context.Context, routers []router.Router, es fleet) (rows, error) {
+	list := rows{{name: direct, addresses: es.Addresses()}}
 	for _, r := range routers {
-		instance, err := r.Start(ctx, router.Fleet{Engines: es.addresses})
+		instance, err := r.Start(ctx, router.Fleet{Engines: es.Addresses()})
 		if err != nil {
 			return nil, errors.Join(err, list.stop())
 		}

@@ -136,7 +136,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	routers, err := o.build(ctx, dir)
+	routers, err := router.All(ctx, dir, strings.Split(o.routers, ","))
 	if err != nil {
 		return err
 	}
@@ -173,24 +173,6 @@ func (o *options) chosen() (list []scenario, err error) {
 			return nil, fmt.Errorf("scenario %s: needs -conversation FILE, Mooncake's conversation_trace.jsonl; -h says where it is", s.Name)
 		}
 		list[i].Trace = o.conversation
-	}
-	return list, nil
-}
-
-// build makes the routers that were asked for, and the programs they need.
-func (o *options) build(ctx context.Context, dir string) (list []router.Router, err error) {
-	var binaries router.Binaries
-	for name := range strings.SplitSeq(o.routers, ",") {
-		if !strings.Contains(name, "=") && binaries.Ours == "" {
-			if binaries, err = router.Build(ctx, dir); err != nil {
-				return nil, err
-			}
-		}
-		r, err := binaries.Named(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, r)
 	}
 	return list, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-inference/caddy-inference/enginesim"
 
+	"github.com/caddy-inference/caddy-inference/bench/engines"
 	"github.com/caddy-inference/caddy-inference/bench/router"
 	"github.com/caddy-inference/caddy-inference/bench/trace"
 )
@@ -43,15 +44,15 @@ const settle = time.Second
 func (p *player) play(ctx context.Context) (rec *recording, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	es := &engines{}
+	var es prefilling
 	if p.listen != "" {
 		es, err = startEngines(p.scenario.Engines, p.listen, p.scenario.engine(p.speed, p.model))
 		if err != nil {
 			return nil, err
 		}
-		defer es.close()
+		defer es.fleet.Close()
 	}
-	fleet := router.Fleet{Engines: es.addresses(), Speed: p.speed, Retry: p.scenario.Restart}
+	fleet := router.Fleet{Engines: es.fleet.Addresses(), Speed: p.speed, Retry: p.scenario.Restart}
 	var routers []*router.Instance
 	for range p.scenario.Routers {
 		instance, err := p.router.Start(ctx, fleet)
@@ -71,7 +72,7 @@ func (p *player) play(ctx context.Context) (rec *recording, err error) {
 		return nil, err
 	}
 	rec = &recording{answers: make([]answer, len(p.trace)), known: err == nil}
-	if err := p.send(ctx, rec, es, routers); err != nil {
+	if err := p.send(ctx, rec, es.fleet, routers); err != nil {
 		return nil, err
 	}
 	if rec.known {
@@ -80,11 +81,7 @@ func (p *player) play(ctx context.Context) (rec *recording, err error) {
 		}
 		rec.usage.CPU -= before.CPU
 	}
-	for _, e := range es.list {
-		e.mu.Lock()
-		rec.prefills = append(rec.prefills, e.prefills)
-		e.mu.Unlock()
-	}
+	rec.prefills = es.seen()
 	return rec, nil
 }
 
@@ -94,7 +91,7 @@ const patience = time.Hour
 
 // send sends every request at its time, whatever has become of those before, and
 // waits for all answers.
-func (p *player) send(ctx context.Context, rec *recording, es *engines, routers []*router.Instance) error {
+func (p *player) send(ctx context.Context, rec *recording, es engines.Fleet, routers []*router.Instance) error {
 	c := newClient(p.api, p.model)
 	defer c.close()
 	var sent sync.WaitGroup
@@ -113,8 +110,8 @@ func (p *player) send(ctx context.Context, rec *recording, es *engines, routers 
 			return ctx.Err()
 		case <-timer.C:
 		}
-		if i == half && p.scenario.Restart && len(es.list) > 0 {
-			sent.Go(func() { restart = es.list[0].restart(ctx, p.real(restartTakes)) })
+		if i == half && p.scenario.Restart && len(es) > 0 {
+			sent.Go(func() { restart = es[0].Restart(ctx, p.real(restartTakes)) })
 		}
 		url := routers[i%len(routers)].URL
 		sent.Go(func() {

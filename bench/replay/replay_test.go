@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-inference/caddy-inference/bench/router"
 	"github.com/caddy-inference/caddy-inference/bench/trace"
 )
 
@@ -90,7 +91,7 @@ func TestEngineThatRestartsHalfWayComesBackEmpty(t *testing.T) {
 	require.NoError(t, err)
 	s := chosen[0]
 	s.Restart = true
-	routers, err := o.build(t.Context(), t.TempDir())
+	routers, err := router.All(t.Context(), t.TempDir(), []string{o.routers})
 	require.NoError(t, err)
 	requests, err := trace.ByName(s.Trace, 1)
 	require.NoError(t, err)

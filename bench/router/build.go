@@ -38,6 +38,25 @@ func Build(ctx context.Context, dir string) (Binaries, error) {
 // stock are the policies that Caddy brings; the empty one is its default.
 var stock = map[string]string{"stock": "", "round_robin": "round_robin", "least_conn": "least_conn"}
 
+// All returns the routers of some names, in that order, and builds in dir the programs
+// that they need.
+func All(ctx context.Context, dir string, names []string) (list []Router, err error) {
+	var binaries Binaries
+	for _, name := range names {
+		if !strings.Contains(name, "=") && binaries.Ours == "" {
+			if binaries, err = Build(ctx, dir); err != nil {
+				return nil, err
+			}
+		}
+		r, err := binaries.Named(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
 // Named returns a router by its name: stock (a bare reverse_proxy), one of Caddy's
 // policies round_robin and least_conn, one of this plugin's, or NAME=URL.
 func (b Binaries) Named(ctx context.Context, name string) (Router, error) {
