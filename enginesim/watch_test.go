@@ -14,20 +14,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watching returns what the engine of a rig has told so far.
-func (r *rig) watching() func() []Prefill {
+// watching returns a watcher, which may be called by several goroutines at a time,
+// and what it was told so far.
+func watching() (watcher func(Prefill), told func() []Prefill) {
 	var mu sync.Mutex
-	var told []Prefill
-	r.e.told = func(p Prefill) {
+	var list []Prefill
+	watcher = func(p Prefill) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, p)
+		list = append(list, p)
 	}
-	return func() []Prefill {
+	told = func() []Prefill {
 		mu.Lock()
 		defer mu.Unlock()
-		return told
+		return slices.Clone(list)
 	}
+	return watcher, told
+}
+
+// watching returns what the engine of a rig has told so far.
+func (r *rig) watching() (told func() []Prefill) {
+	r.e.told, told = watching()
+	return told
 }
 
 // waits are the waits of prefills, in order.
@@ -144,13 +152,8 @@ func TestWaitsAreThoseOfTheScheduleOnABusyMachine(t *testing.T) {
 	opts.Speed, opts.StreamInterval = 1000, 16
 	s, err := NewServer(opts)
 	require.NoError(t, err)
-	var mu sync.Mutex
-	var told []Prefill
-	s.Watch(func(p Prefill) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, p)
-	})
+	watcher, told := watching()
+	s.Watch(watcher)
 	var clients sync.WaitGroup
 	for i := range 10 {
 		clients.Go(func() {
@@ -160,12 +163,13 @@ func TestWaitsAreThoseOfTheScheduleOnABusyMachine(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	require.Len(t, told, 200)
+	prefills := told()
+	require.Len(t, prefills, 200)
 
 	ends := func(p Prefill) time.Time { return p.Arrived.Add(p.Wait / 1000) }
-	slices.SortFunc(told, func(p, q Prefill) int { return ends(p).Compare(ends(q)) })
+	slices.SortFunc(prefills, func(p, q Prefill) int { return ends(p).Compare(ends(q)) })
 	var end time.Time
-	for _, p := range told {
+	for _, p := range prefills {
 		end = latest(p.Arrived, end).Add(opts.prefillTime(p.Prompt - p.Cached))
 		require.WithinDuration(t, end, ends(p), time.Microsecond) // what is lost in division
 		end = ends(p)
@@ -174,17 +178,21 @@ func TestWaitsAreThoseOfTheScheduleOnABusyMachine(t *testing.T) {
 
 func TestTheWatcherStaysWhenTheEngineIsRestarted(t *testing.T) {
 	s := instantServer(t)
-	var prompts []int
-	s.Watch(func(p Prefill) { prompts = append(prompts, p.Prompt) })
+	watcher, told := watching()
+	s.Watch(watcher)
 	post(s, "/v1/completions", `{"prompt":[1,2,3]}`)
 	s.Restart()
 	post(s, "/v1/completions", `{"prompt":[[1,2],[3]],"n":2}`)
+	var prompts []int
+	for _, p := range told() {
+		prompts = append(prompts, p.Prompt)
+	}
 	require.Len(t, prompts, 5, "one for each answer")
 	require.Equal(t, 3, prompts[0])
 	require.ElementsMatch(t, []int{2, 2, 1, 1}, prompts[1:])
 	s.Watch(nil)
 	post(s, "/v1/completions", `{"prompt":"x"}`)
-	require.Len(t, prompts, 5)
+	require.Len(t, told(), 5)
 }
 
 func TestTheWatcherMayChangeAtAnyTime(t *testing.T) {
