@@ -1,15 +1,14 @@
 package inference
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
+	"github.com/caddy-inference/caddy-inference/fleet"
 	"github.com/caddy-inference/caddy-inference/selection"
 )
 
@@ -54,16 +53,7 @@ type CacheAware struct {
 	// limit whenever it nears it. Default: 120s.
 	EvictionInterval caddy.Duration `json:"eviction_interval,omitempty"`
 
-	// How much of a request body is read to route on, in bytes. Of a longer one
-	// the first part is routed on and the rest streamed. Default: 16 MiB.
-	MaxBody int64 `json:"max_body,omitempty"`
-
-	// The selection policy for requests with nothing to route on. Default: the
-	// upstream with the least work in our own ledger.
-	FallbackRaw json.RawMessage `json:"fallback,omitempty" caddy:"namespace=http.reverse_proxy.selection_policies inline_key=policy"`
-
-	fallback reverseproxy.Selector
-	router   *router
+	Policy
 }
 
 const (
@@ -73,7 +63,6 @@ const (
 	// The least values keep a slip of the pen, such as a size without its unit,
 	// from making a router that remembers nothing or is busy with itself.
 	minTreeSize         = 64 << 10
-	minBody             = 1 << 10
 	minEvictionInterval = time.Second
 )
 
@@ -93,27 +82,12 @@ func (c *CacheAware) Provision(ctx caddy.Context) error {
 	if c.EvictionInterval == 0 {
 		c.EvictionInterval = caddy.Duration(defaultEvictionInterval)
 	}
-	if c.MaxBody == 0 {
-		c.MaxBody = defaultMaxBody
-	}
 	app, err := loadApp(ctx)
 	if err != nil {
 		return err
 	}
 	app.askForTree(c.MaxTreeSize, time.Duration(c.EvictionInterval))
-	c.router, err = newRouter(ctx, app, "cache_aware")
-	if err != nil {
-		return fmt.Errorf("cache_aware: %w", err)
-	}
-	if c.FallbackRaw == nil {
-		return nil
-	}
-	module, err := ctx.LoadModule(c, "FallbackRaw")
-	if err != nil {
-		return fmt.Errorf("cache_aware: loading fallback policy: %w", err)
-	}
-	c.fallback = module.(reverseproxy.Selector)
-	return nil
+	return c.provision(ctx, app, "cache_aware", c)
 }
 
 // Validate checks the configuration.
@@ -124,75 +98,17 @@ func (c *CacheAware) Validate() error {
 	if c.EvictionInterval < caddy.Duration(minEvictionInterval) {
 		return fmt.Errorf("cache_aware: eviction_interval %s: must be at least %s", time.Duration(c.EvictionInterval), minEvictionInterval)
 	}
-	if c.MaxBody < minBody {
-		return fmt.Errorf("cache_aware: max_body of %d bytes: must be at least %d; a unit may be missing, as in 16MiB", c.MaxBody, minBody)
-	}
-	return nil
-}
-
-// Cleanup ends the policy's use of its upstreams.
-func (c *CacheAware) Cleanup() error {
-	if c.router == nil {
-		return nil
-	}
-	return c.router.close()
+	return c.validate("cache_aware")
 }
 
 // Select chooses an upstream.
 func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w http.ResponseWriter) *reverseproxy.Upstream {
-	m := c.router.members(pool)
-	t := c.ticket(r)
-	t.again(pool)
-	t.restore(r)
-
-	candidates := t.candidates(c.router, pool, m)
-	if t.cause != "" && c.fallback != nil {
-		return c.fallBack(t, pool, m, candidates, r, w)
-	}
-	choice, reservation := selection.Place(t.tokens, candidates, t.state.clock.now())
-	if reservation == nil {
-		t.nowhere(choice)
-		return nil
-	}
-	t.placed(c.router, m, reservation, choice)
-	return pool[choice.Index]
+	return c.route(c, pool, r, w)
 }
 
-// ticket returns the request's ticket with this policy, made on the first
-// attempt.
-func (c *CacheAware) ticket(r *http.Request) *ticket {
-	if t := ticketOf(r.Context()); t != nil && t.owner == c {
-		return t
-	}
-	return c.router.state.newTicket(r, c, "cache_aware", c.MaxBody)
-}
-
-// fallBack lets the fallback policy choose among the upstreams that can be
-// chosen, and charges its choice.
-func (c *CacheAware) fallBack(t *ticket, pool reverseproxy.UpstreamPool, m *membership,
-	candidates []selection.Candidate, r *http.Request, w http.ResponseWriter,
-) *reverseproxy.Upstream {
-	available := make(reverseproxy.UpstreamPool, 0, len(pool))
-	for i := range candidates {
-		if candidates[i].Standing == selection.Available {
-			available = append(available, pool[i])
-		}
-	}
-	choice := selection.Choice{Index: -1, Tokens: t.tokens}
-	if len(available) > 0 {
-		choice.Index = slices.Index(pool, c.fallback.Select(available, r, w))
-	}
-	if choice.Index < 0 {
-		t.nowhere(choice)
-		return nil
-	}
-	reservation := selection.Force(t.tokens, candidates[choice.Index], t.state.clock.now())
-	if reservation == nil {
-		t.nowhere(choice)
-		return nil
-	}
-	t.placed(c.router, m, reservation, choice)
-	return pool[choice.Index]
+// choose implements chooser.
+func (c *CacheAware) choose(t *ticket, candidates []selection.Candidate) (selection.Choice, *fleet.Reservation) {
+	return selection.Place(t.tokens, candidates, t.state.clock.now())
 }
 
 var (

@@ -3,7 +3,9 @@ package inference
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -60,9 +62,10 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 //	lb_policy cache_aware {
 //		max_tree_size     <size>
 //		eviction_interval <duration>
-//		max_body          <size>
-//		fallback          <policy> [<options>]
+//		<options of all policies>
 //	}
+//
+// See parsePolicyOption for the latter.
 func (c *CacheAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume policy name
 	if d.NextArg() {
@@ -78,25 +81,51 @@ func (c *CacheAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			if err := parseDuration(d, "cache_aware", &c.EvictionInterval); err != nil {
 				return err
 			}
-		case "max_body":
-			if err := parseSize(d, "cache_aware", &c.MaxBody); err != nil {
-				return err
-			}
-		case "max_buffered":
-			return d.Err("cache_aware: max_buffered is an option of the global option inference, not of the policy")
-		case "fallback":
-			if c.FallbackRaw != nil {
-				return errTwice(d, "cache_aware")
-			}
-			raw, err := parseFallback(d, "cache_aware")
-			if err != nil {
-				return err
-			}
-			c.FallbackRaw = raw
 		default:
-			return d.Errf("cache_aware: unrecognized option '%s'; there are max_tree_size, eviction_interval, max_body and fallback", d.Val())
+			if err := parsePolicyOption(d, "cache_aware", &c.Policy, "max_tree_size, eviction_interval"); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// parsePolicyOption parses an option that all policies of this plugin take. others
+// are the options that the module takes besides:
+//
+//	max_body <size>
+//	fallback <policy> [<options>]
+//	tune     on|off
+func parsePolicyOption(d *caddyfile.Dispenser, module string, p *Policy, others string) error {
+	switch d.Val() {
+	case "max_body":
+		return parseSize(d, module, &p.MaxBody)
+	case "max_buffered":
+		return d.Errf("%s: max_buffered is an option of the global option inference, not of the policy", module)
+	case "fallback":
+		if p.FallbackRaw != nil {
+			return errTwice(d, module)
+		}
+		raw, err := parseFallback(d, module)
+		p.FallbackRaw = raw
+		return err
+	case "tune":
+		return parseWord(d, module, &p.Tune, "on", "off")
+	}
+	return d.Errf("%s: unrecognized option '%s'; there are %s, max_body, fallback and tune", module, d.Val(), others)
+}
+
+// parseWord parses the one argument of an option of the module as one of some words.
+func parseWord(d *caddyfile.Dispenser, module string, word *string, words ...string) error {
+	if *word != "" {
+		return errTwice(d, module)
+	}
+	option := d.Val()
+	var text string
+	if !d.AllArgs(&text) || !slices.Contains(words, text) {
+		return d.Errf("%s: %s takes one of %s", module, option, strings.Join(words, ", "))
+	}
+	*word = text
 	return nil
 }
 

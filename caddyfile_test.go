@@ -82,12 +82,13 @@ func TestEveryOptionIsParsed(t *testing.T) {
 		"{\nmax_tree_size 256MiB\n}":          {MaxTreeSize: 256 << 20},
 		"{\nmax_tree_size 1GB\n}":             {MaxTreeSize: 1e9},
 		"{\nmax_tree_size 1048576\n}":         {MaxTreeSize: 1 << 20},
-		"{\nmax_body 1.5KiB\n}":               {MaxBody: 1536},
+		"{\nmax_body 1.5KiB\n}":               {Policy: Policy{MaxBody: 1536}},
 		"{\neviction_interval 2m\n}":          {EvictionInterval: caddy.Duration(2 * time.Minute)},
 		"{\neviction_interval 1d\n}":          {EvictionInterval: caddy.Duration(24 * time.Hour)},
-		"{\nfallback random\n}":               {FallbackRaw: json.RawMessage(`{"policy":"random"}`)},
-		"{\nfallback random_choose 3\n}":      {FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)},
-		"{\nmax_body 2KiB\nfallback first\n}": {MaxBody: 2048, FallbackRaw: json.RawMessage(`{"policy":"first"}`)},
+		"{\nfallback random\n}":               {Policy: Policy{FallbackRaw: json.RawMessage(`{"policy":"random"}`)}},
+		"{\nfallback random_choose 3\n}":      {Policy: Policy{FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)}},
+		"{\ntune off\n}":                      {Policy: Policy{Tune: "off"}},
+		"{\nmax_body 2KiB\nfallback first\n}": {Policy: Policy{MaxBody: 2048, FallbackRaw: json.RawMessage(`{"policy":"first"}`)}},
 	} {
 		c, err := parsePolicy(text)
 		require.NoError(t, err, text)
@@ -110,7 +111,7 @@ func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
 	for text, said := range map[string][]string{
 		"256MiB":                                           {"'256MiB'", "block"},
 		"256MiB {\n}":                                      {"'256MiB'", "block"},
-		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, max_body and fallback"},
+		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, max_body, fallback and tune"},
 		"{\nmax_body 1MiB {\nx\n}\n}":                      {"'{'"},
 		"{\nmax_tree_size\n}":                              {"max_tree_size", size},
 		"{\nmax_tree_size 1MiB 2MiB\n}":                    {"max_tree_size", size},
@@ -120,6 +121,9 @@ func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
 		"{\nmax_tree_size 16EiB\n}":                        {"max_tree_size '16EiB'", size},
 		"{\nmax_tree_size 8EiB\n}":                         {"max_tree_size '8EiB'", size},
 		"{\nmax_tree_size 1MiB\nmax_tree_size 1MiB\n}":     {"max_tree_size is there twice", "keep one"},
+		"{\ntune\n}":                                       {"tune takes one of on, off"},
+		"{\ntune none\n}":                                  {"tune takes one of on, off"},
+		"{\ntune on\ntune off\n}":                          {"tune is there twice", "keep one"},
 		"{\nmax_body\n}":                                   {"max_body", size},
 		"{\nmax_body 1s\n}":                                {"max_body '1s'", size},
 		"{\nmax_body 1KiB\nmax_body 2KiB\n}":               {"max_body is there twice", "keep one"},
@@ -192,20 +196,21 @@ func TestAnUnknownFieldIsRejected(t *testing.T) {
 }
 
 func TestDefaultsAreValid(t *testing.T) {
-	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), MaxBody: defaultMaxBody}
+	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), Policy: Policy{MaxBody: defaultMaxBody, Tune: "on"}}
 	require.NoError(t, policy.Validate())
 	require.NoError(t, (&App{MaxBuffered: defaultMaxBuffered, TimeScale: defaultTimeScale}).Validate())
 }
 
 func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
-	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), MaxBody: minBody}
+	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), Policy: Policy{MaxBody: minBody, Tune: "off"}}
 	require.NoError(t, valid.Validate())
 	for said, change := range map[string]func(c *CacheAware){
 		fmt.Sprintf("max_tree_size of %d bytes: must be at least %d", minTreeSize-1, minTreeSize): func(c *CacheAware) { c.MaxTreeSize = minTreeSize - 1 },
 		"max_tree_size of -1 bytes":   func(c *CacheAware) { c.MaxTreeSize = -1 },
 		"eviction_interval -1s: must": func(c *CacheAware) { c.EvictionInterval = caddy.Duration(-time.Second) },
 		fmt.Sprintf("max_body of %d bytes: must be at least %d", minBody-1, minBody): func(c *CacheAware) { c.MaxBody = minBody - 1 },
-		"max_body of -1 bytes": func(c *CacheAware) { c.MaxBody = -1 },
+		"max_body of -1 bytes":         func(c *CacheAware) { c.MaxBody = -1 },
+		"tune 'no': must be on or off": func(c *CacheAware) { c.Tune = "no" },
 	} {
 		c := valid
 		change(&c)

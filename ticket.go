@@ -29,9 +29,8 @@ const mediaTokens = 1024
 // placed, what came of it. It belongs to the goroutine that serves the request;
 // only end is called from another one.
 type ticket struct {
-	state  *state
-	policy string
-	owner  any // the policy, as handlers that run after each other have their own
+	state *state
+	owner *Policy // as handlers that run after each other have their own
 
 	body    *body
 	sending *sending // what the transport sends of the body
@@ -86,15 +85,15 @@ func ticketOf(ctx context.Context) *ticket {
 
 // newTicket reads the request and works out what its prompt is. An earlier
 // ticket of the same request lends its body.
-func (s *state) newTicket(r *http.Request, owner any, policy string, maxBody int64) *ticket {
+func (s *state) newTicket(r *http.Request, owner *Policy) *ticket {
 	ctx := r.Context()
-	t := &ticket{state: s, policy: policy, owner: owner, model: s.models.Get(nil)}
-	t.decision = decision{policy: policy, cached: -1}
+	t := &ticket{state: s, owner: owner, model: s.models.Get(nil)}
+	t.decision = decision{policy: owner.name, cached: -1}
 	earlier := ticketOf(ctx)
 	if earlier != nil {
 		t.body = earlier.body
 	}
-	t.cause = t.read(r, maxBody)
+	t.cause = t.read(r)
 	caddyhttp.SetVar(ctx, ticketVar, t)
 	context.AfterFunc(ctx, t.end)
 	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && earlier == nil {
@@ -108,7 +107,7 @@ func (s *state) newTicket(r *http.Request, owner any, policy string, maxBody int
 
 // read reads the body and fingerprints the prompt in it. It returns why there is
 // nothing to route on, or nothing.
-func (t *ticket) read(r *http.Request, maxBody int64) (cause string) {
+func (t *ticket) read(r *http.Request) (cause string) {
 	if r.Method == http.MethodPost {
 		t.api = prompt.APIOf(r.URL.Path)
 	}
@@ -126,7 +125,7 @@ func (t *ticket) read(r *http.Request, maxBody int64) (cause string) {
 		return "incremental_body"
 	}
 	if t.body == nil {
-		t.body = readBody(r, maxBody, &t.state.buffered)
+		t.body = readBody(r, t.owner.MaxBody, &t.state.buffered)
 	}
 	return t.parse(r.URL.Path, r.ContentLength)
 }
@@ -163,7 +162,7 @@ func (t *ticket) parse(path string, length int64) (cause string) {
 	t.tokens = t.model.Tokens(p.TextBytes) + p.TokenIDs + p.Media*mediaTokens
 	t.cut = t.body.cut
 	if t.cut != "" {
-		t.state.metrics.cut.WithLabelValues(t.policy, t.cut).Inc()
+		t.state.metrics.cut.WithLabelValues(t.owner.name, t.cut).Inc()
 		t.reckonUnread(length)
 		return ""
 	}
@@ -289,14 +288,14 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	m.choices[choice.Index][why].Inc()
 	rt.queue.Observe(float64(queued))
 	if t.cause != "" {
-		t.state.metrics.fallbacks.WithLabelValues(t.policy, t.cause).Inc()
+		t.state.metrics.fallbacks.WithLabelValues(t.owner.name, t.cause).Inc()
 	}
 }
 
 // nowhere writes down that no upstream can be chosen.
 func (t *ticket) nowhere(choice selection.Choice) {
 	t.decision.choose(t, choice, reason(selection.None), 0)
-	t.state.metrics.unplaced.WithLabelValues(t.policy).Inc()
+	t.state.metrics.unplaced.WithLabelValues(t.owner.name).Inc()
 }
 
 // reason is why a choice was made, or that there was nothing to make it on.

@@ -1,0 +1,146 @@
+package inference
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/selection"
+)
+
+// Policy is what the selection policies of this plugin have in common: the options
+// that all of them take, and the way of a request through them.
+type Policy struct {
+	// How much of a request body is read to route on, in bytes. Of a longer one
+	// the first part is routed on and the rest streamed. Default: 16 MiB.
+	MaxBody int64 `json:"max_body,omitempty"`
+
+	// The selection policy for requests with nothing to route on. Default: the
+	// upstream with the least work in our own ledger.
+	FallbackRaw json.RawMessage `json:"fallback,omitempty" caddy:"namespace=http.reverse_proxy.selection_policies inline_key=policy"`
+
+	// `off` leaves the reverse_proxy as you wrote it: nothing that was left unset
+	// is filled in. Default: `on`.
+	Tune string `json:"tune,omitempty"`
+
+	name     string
+	fallback reverseproxy.Selector
+	router   *router
+}
+
+// minBody keeps a slip of the pen, such as a size without its unit, from making a
+// router that sees nothing.
+const minBody = 1 << 10
+
+// chooser is what makes a policy: the choice of a worker for a request that there is
+// something to route on.
+type chooser interface {
+	// choose chooses among the candidates and charges the choice. The reservation is
+	// nil if none is available.
+	choose(t *ticket, candidates []selection.Candidate) (selection.Choice, *fleet.Reservation)
+}
+
+// provision sets up what is common to policies, for the module of that name.
+func (p *Policy) provision(ctx caddy.Context, app *App, name string, module any) error {
+	p.name = name
+	p.MaxBody = cmp.Or(p.MaxBody, defaultMaxBody)
+	p.Tune = cmp.Or(p.Tune, "on")
+	var err error
+	p.router, err = newRouter(ctx, app, name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if p.FallbackRaw == nil {
+		return nil
+	}
+	loaded, err := ctx.LoadModule(module, "FallbackRaw")
+	if err != nil {
+		return fmt.Errorf("%s: loading fallback policy: %w", name, err)
+	}
+	p.fallback = loaded.(reverseproxy.Selector)
+	return nil
+}
+
+// validate checks the options that are common to policies, for the module of that name.
+func (p *Policy) validate(name string) error {
+	if p.MaxBody < minBody {
+		return fmt.Errorf("%s: max_body of %d bytes: must be at least %d; a unit may be missing, as in 16MiB", name, p.MaxBody, minBody)
+	}
+	if p.Tune != "on" && p.Tune != "off" {
+		return fmt.Errorf("%s: tune '%s': must be on or off", name, p.Tune)
+	}
+	return nil
+}
+
+// Cleanup ends the policy's use of its upstreams.
+func (p *Policy) Cleanup() error {
+	if p.router == nil {
+		return nil
+	}
+	return p.router.close()
+}
+
+// route takes a request to the upstream that by chooses, or to nil.
+func (p *Policy) route(by chooser, pool reverseproxy.UpstreamPool, r *http.Request, w http.ResponseWriter) *reverseproxy.Upstream {
+	m := p.router.members(pool)
+	t := p.ticket(r)
+	t.again(pool)
+	t.restore(r)
+
+	candidates := t.candidates(p.router, pool, m)
+	choice, reservation := p.decide(by, t, pool, candidates, r, w)
+	if reservation == nil {
+		t.nowhere(choice)
+		return nil
+	}
+	t.placed(p.router, m, reservation, choice)
+	return pool[choice.Index]
+}
+
+// ticket returns the request's ticket with this policy, made on the first attempt.
+func (p *Policy) ticket(r *http.Request) *ticket {
+	if t := ticketOf(r.Context()); t != nil && t.owner == p {
+		return t
+	}
+	return p.router.state.newTicket(r, p)
+}
+
+// decide chooses and charges a candidate.
+func (p *Policy) decide(by chooser, t *ticket, pool reverseproxy.UpstreamPool, candidates []selection.Candidate,
+	r *http.Request, w http.ResponseWriter,
+) (selection.Choice, *fleet.Reservation) {
+	switch {
+	case t.cause == "":
+		return by.choose(t, candidates)
+	case p.fallback != nil:
+		return p.fallBack(t, pool, candidates, r, w)
+	}
+	return selection.Place(t.tokens, candidates, t.state.clock.now())
+}
+
+// fallBack lets the fallback policy choose among the upstreams that can be chosen,
+// and charges its choice.
+func (p *Policy) fallBack(t *ticket, pool reverseproxy.UpstreamPool, candidates []selection.Candidate,
+	r *http.Request, w http.ResponseWriter,
+) (selection.Choice, *fleet.Reservation) {
+	available := make(reverseproxy.UpstreamPool, 0, len(pool))
+	for i := range candidates {
+		if candidates[i].Standing == selection.Available {
+			available = append(available, pool[i])
+		}
+	}
+	choice := selection.Choice{Index: -1, Tokens: t.tokens}
+	if len(available) > 0 {
+		choice.Index = slices.Index(pool, p.fallback.Select(available, r, w))
+	}
+	if choice.Index < 0 {
+		return choice, nil
+	}
+	return choice, selection.Force(t.tokens, candidates[choice.Index], t.state.clock.now())
+}
