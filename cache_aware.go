@@ -108,7 +108,7 @@ func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w h
 
 // choose implements chooser.
 func (c *CacheAware) choose(t *ticket, candidates []selection.Candidate) (selection.Choice, *fleet.Reservation) {
-	return selection.Place(t.tokens, candidates, t.state.clock.now())
+	return selection.Place(selection.Cost{}, t.tokens, candidates, t.state.clock.now())
 }
 
 var (

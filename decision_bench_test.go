@@ -68,7 +68,7 @@ func BenchmarkDecision(b *testing.B) {
 			t.body.data = sent
 			t.cause = t.parse("/v1/chat/completions", int64(len(sent)))
 			candidates := t.candidates(rt, pool, m)
-			choice, reservation := selection.Place(t.tokens, candidates, now)
+			choice, reservation := selection.Place(selection.Cost{}, t.tokens, candidates, now)
 			t.placed(rt, m, reservation, choice)
 			reservation.Release(rt.state.clock.now())
 			rt.state.putScratch(t.scratch)

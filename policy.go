@@ -121,7 +121,7 @@ func (p *Policy) decide(by chooser, t *ticket, pool reverseproxy.UpstreamPool, c
 	case p.fallback != nil:
 		return p.fallBack(t, pool, candidates, r, w)
 	}
-	return selection.Place(t.tokens, candidates, t.state.clock.now())
+	return selection.Place(selection.Cost{}, t.tokens, candidates, t.state.clock.now())
 }
 
 // fallBack lets the fallback policy choose among the upstreams that can be chosen,

@@ -41,14 +41,12 @@ const (
 	// engine at a quarter of the speed has requests wait 54 % longer where all is shared;
 	// less than 1/4 changes nothing.
 	slowest = 1.0 / 4
-
-	// placeAttempts bounds how often a decision is made again because the chosen
-	// worker's ledger moved.
-	placeAttempts = 64
 )
 
-// Decide fills in the terms of every candidate and returns the cheapest of the
-// available ones. It changes nothing but the terms.
+// Cost is the rule by which the least predicted time to the first token wins.
+type Cost struct{}
+
+// Decide returns the cheapest of the available candidates.
 //
 // A candidate's cost is the time this request is predicted to wait for its first
 // token there: what is left of the prefills queued before it and its own uncached
@@ -66,7 +64,7 @@ const (
 // not sent to compute all of it elsewhere. As queues fill, they say the same and
 // say it better, so the term fades: the work of late is weighed by the fourth
 // power of the share of workers without a queue.
-func Decide(tokens int, candidates []Candidate, now time.Time) Choice {
+func (Cost) Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	choice := Choice{Index: -1, Best: -1, Tokens: tokens}
 	around := survey(tokens, candidates, now)
 	holder := -1 // the available candidate that holds the most
@@ -97,36 +95,6 @@ func Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	}
 	return choice
 }
-
-// Place decides and charges the chosen worker in one step. The reservation is
-// nil if no candidate is available.
-func Place(tokens int, candidates []Candidate, now time.Time) (Choice, *fleet.Reservation) {
-	for range placeAttempts {
-		choice := Decide(tokens, candidates, now)
-		if choice.Index < 0 {
-			return choice, nil
-		}
-		c := &candidates[choice.Index]
-		if r, ok := c.Worker.Charge(c.Terms.Load, charged(c.Terms.Uncached), now); ok {
-			return choice, r
-		}
-	}
-	// Others were faster every time; their choices are as good as this one.
-	choice := Decide(tokens, candidates, now)
-	if choice.Index < 0 {
-		return choice, nil
-	}
-	return choice, Force(tokens, candidates[choice.Index], now)
-}
-
-// Force charges a candidate that something else than Decide has chosen.
-func Force(tokens int, c Candidate, now time.Time) *fleet.Reservation {
-	return c.Worker.Place(charged(tokens-c.Held), now)
-}
-
-// charged is what a request with this many uncached tokens is charged: at least
-// one, so that requests without a prompt are spread too.
-func charged(uncached int) int { return max(uncached, 1) }
 
 // surroundings is what a candidate is weighed against: the others.
 type surroundings struct {

@@ -1,11 +1,14 @@
 // Package selection chooses a worker for a request.
 //
-// A choice has two halves. Decide is pure: from what each candidate holds of the
-// prompt and what is queued on it, it works out every candidate's cost, writes
-// the terms beside the candidate and names the cheapest. It changes nothing, so
-// it also serves to explain a choice or to follow one in the shadow of another.
-// Place decides and charges the chosen worker's ledger in one step: if the
-// ledger moved since the decision, it decides again.
+// A choice has two halves. A [Rule] is pure: from what each candidate holds of the
+// prompt and what is queued on it, it works out every candidate's terms, writes them
+// beside the candidate and names the one to take. It changes nothing, so it also serves
+// to explain a choice or to follow one in the shadow of another. [Place] decides by a
+// rule and charges the chosen worker's ledger in one step: if the ledger moved since
+// the decision, it decides again.
+//
+// [Cost] takes the worker with the least predicted time to the first token,
+// [Thresholds] the one that holds enough of the prompt unless loads differ too much.
 //
 // The package does not know how a candidate's holdings were found, nor what an
 // upstream, a request or a response is.
@@ -39,7 +42,7 @@ type Candidate struct {
 	// conversation, not a beginning that many prompts share.
 	Private bool
 
-	// Terms is filled in by Decide.
+	// Terms is filled in by the rule.
 	Terms Terms
 }
 

@@ -47,7 +47,7 @@ func TestTheLeastWaitWins(t *testing.T) {
 				list[i].Private = true
 				require.NotNil(t, list[i].Worker.Place(test.queued[i], epoch))
 			}
-			choice := Decide(1000, list, epoch)
+			choice := Cost{}.Decide(1000, list, epoch)
 			require.Equal(t, test.want, choice.Index)
 			require.Equal(t, test.reason, choice.Reason)
 			require.Equal(t, test.held[test.want], choice.Held)
@@ -65,7 +65,7 @@ func TestTheLeastWaitWins(t *testing.T) {
 func TestDecidingChangesNothing(t *testing.T) {
 	list := candidates(4)
 	for range 10 {
-		Decide(1000, list, epoch)
+		Cost{}.Decide(1000, list, epoch)
 	}
 	for _, c := range list {
 		require.Zero(t, c.Worker.Load())
@@ -79,7 +79,7 @@ func TestEveryCandidateHasItsTerms(t *testing.T) {
 	list[1].Held, list[1].Private = 600, true
 	list[2].Standing = Unhealthy
 	require.NotNil(t, list[1].Worker.Place(800, epoch))
-	choice := Decide(1000, list, epoch)
+	choice := Cost{}.Decide(1000, list, epoch)
 
 	require.Equal(t, 0, choice.Index)
 	require.Equal(t, 1000, list[0].Terms.Uncached)
@@ -97,24 +97,24 @@ func TestOnlyAvailableCandidatesAreChosen(t *testing.T) {
 		list := candidates(3)
 		list[0].Held, list[0].Standing = 900, standing
 		list[1].Held = 100
-		choice := Decide(1000, list, epoch)
+		choice := Cost{}.Decide(1000, list, epoch)
 		require.Equal(t, 1, choice.Index, standing)
 		require.Equal(t, HolderUnavailable, choice.Reason, standing)
 		require.Equal(t, 900, choice.BestHeld)
 	}
 	list := candidates(2)
 	list[0].Standing, list[1].Standing = Tried, Full
-	choice, reservation := Place(1000, list, epoch)
+	choice, reservation := Place(Cost{}, 1000, list, epoch)
 	require.Equal(t, -1, choice.Index)
 	require.Equal(t, None, choice.Reason)
 	require.Nil(t, reservation)
-	require.Equal(t, -1, Decide(1000, nil, epoch).Index)
+	require.Equal(t, -1, Cost{}.Decide(1000, nil, epoch).Index)
 }
 
 func TestTiesGoToTheFewestAssigned(t *testing.T) {
 	list := candidates(4)
 	for i := range 40 {
-		_, r := Place(100, list, epoch.Add(time.Duration(i)*time.Hour)) // nothing recent is left
+		_, r := Place(Cost{}, 100, list, epoch.Add(time.Duration(i)*time.Hour)) // nothing recent is left
 		r.Release(epoch)
 	}
 	for _, c := range list {
@@ -139,7 +139,7 @@ func TestASlowerWorkerGetsLess(t *testing.T) {
 	learn(list[1].Worker, 8000, epoch.Add(6*time.Second))
 	now := epoch.Add(8 * time.Second)
 	for range 50 {
-		Place(1000, list, now)
+		Place(Cost{}, 1000, list, now)
 	}
 	slow, fast := list[0].Worker.Load().InFlight(), list[1].Worker.Load().InFlight()
 	require.Equal(t, 50, slow+fast)
@@ -159,7 +159,7 @@ func TestRatesThatDifferByNoiseAreTies(t *testing.T) {
 	copy(odd, list)
 	now := epoch.Add(5 * time.Second)
 	for range 40 {
-		_, r := Place(1000, odd, now)
+		_, r := Place(Cost{}, 1000, odd, now)
 		r.Release(epoch)
 	}
 	for _, c := range odd[:4] {
@@ -177,7 +177,7 @@ func TestASlowWorkerDoesNotHaveOneOfTheFastTakeAll(t *testing.T) {
 		learn(list[1].Worker, 8000, epoch.Add(10*time.Second))
 		now := epoch.Add(13 * time.Second)
 		for range 60 {
-			_, r := Place(1000, list, now)
+			_, r := Place(Cost{}, 1000, list, now)
 			r.Release(now)
 		}
 		for _, c := range list[2:] {
@@ -195,7 +195,7 @@ func TestAWorkerThatWasSlowOnceIsTriedAgain(t *testing.T) {
 	now := epoch
 	for range 200 {
 		now = now.Add(time.Second)
-		_, r := Place(1000, list, now)
+		_, r := Place(Cost{}, 1000, list, now)
 		at := now.Add(125 * time.Millisecond)
 		r.FirstToken(at)
 		r.Learn(1000)
@@ -217,7 +217,7 @@ func TestASharedBeginningIsCopiedWhenItsHolderHasPaidForIt(t *testing.T) {
 				list[j].Held = 1500
 			}
 		}
-		choice, r := Place(1900, list, epoch.Add(time.Duration(i)*time.Second))
+		choice, r := Place(Cost{}, 1900, list, epoch.Add(time.Duration(i)*time.Second))
 		r.Release(epoch)
 		if choice.Held == 0 {
 			copies++
@@ -242,9 +242,9 @@ func TestNobodyWaitsForACopy(t *testing.T) {
 	}
 	list[0].Held = 1500
 	late := list[2].Worker
-	choice, r := Place(1900, list, epoch)
+	choice, r := Place(Cost{}, 1900, list, epoch)
 	require.Equal(t, 2, choice.Index)
-	choice = Decide(1900, list, epoch)
+	choice = Cost{}.Decide(1900, list, epoch)
 	require.Equal(t, 0, choice.Index, "the first copy is still being made")
 	r.FirstToken(epoch)
 	r.Release(epoch)
@@ -257,7 +257,7 @@ func TestSamplesOfOnePromptWaitForTheFirst(t *testing.T) {
 	list := candidates(8)
 	engines := make(map[int]bool)
 	for range 12 {
-		choice, _ := Place(8000, list, epoch)
+		choice, _ := Place(Cost{}, 8000, list, epoch)
 		list[choice.Index].Held = 8000
 		engines[choice.Index] = true
 	}
@@ -275,7 +275,7 @@ func TestProgressOfALargePrefillCounts(t *testing.T) {
 		}
 	}
 	require.Equal(t, list[0].Worker.Load(), list[1].Worker.Load())
-	require.Equal(t, 0, Decide(1000, list, epoch.Add(4*time.Second)).Index)
+	require.Equal(t, 0, Cost{}.Decide(1000, list, epoch.Add(4*time.Second)).Index)
 	require.InDelta(t, 1.2, list[0].Terms.Wait, 1e-9)
 	require.InDelta(t, 5.1, list[1].Terms.Wait, 1e-9, "a prefill is never more than done")
 }
@@ -286,12 +286,12 @@ func TestTiesGoToTheFewestRequestsOfLate(t *testing.T) {
 	for range 3 {
 		list[1].Worker.Place(100, epoch).Release(epoch)
 	}
-	require.Equal(t, 0, Decide(1000, list, epoch).Index, "one large prompt keeps nobody away for long")
+	require.Equal(t, 0, Cost{}.Decide(1000, list, epoch).Index, "one large prompt keeps nobody away for long")
 	later := epoch.Add(time.Hour)
 	for range 2 {
 		list[0].Worker.Place(100, later).Release(epoch)
 	}
-	require.Equal(t, 1, Decide(1000, list, later).Index, "what was long ago does not count")
+	require.Equal(t, 1, Cost{}.Decide(1000, list, later).Index, "what was long ago does not count")
 }
 
 // TestAPromptThatIsSentAgainStays repeats a prompt that one worker holds almost
@@ -301,7 +301,7 @@ func TestAPromptThatIsSentAgainStays(t *testing.T) {
 	list[1].Worker.Place(81, epoch).Release(epoch)
 	for range 10 {
 		list[1].Held = 81
-		choice, r := Place(81, list, epoch)
+		choice, r := Place(Cost{}, 81, list, epoch)
 		r.Release(epoch)
 		require.Equal(t, 1, choice.Index)
 		require.Equal(t, Hit, choice.Reason)
@@ -313,7 +313,7 @@ func TestAConversationStaysWithItsPastWhileItsWorkerIsBusierThanOthers(t *testin
 	list[2].Held, list[2].Private = 800, true
 	w := list[2].Worker
 	w.Place(100_000, epoch).Release(epoch) // much work of late, but none queued
-	choice := Decide(1000, list, epoch)
+	choice := Cost{}.Decide(1000, list, epoch)
 	require.Equal(t, 2, choice.Index)
 	require.Equal(t, Hit, choice.Reason)
 }
@@ -328,7 +328,7 @@ func TestChoicesMadeAtOnceSeeEachOther(t *testing.T) {
 		wait.Go(func() {
 			mine := append([]Candidate(nil), shared...)
 			for range 20 {
-				Place(100, mine, epoch)
+				Place(Cost{}, 100, mine, epoch)
 			}
 		})
 	}
@@ -349,17 +349,17 @@ func TestTheWaitShrinksAsTheOldestPrefillProceeds(t *testing.T) {
 	w.Place(8000, epoch)
 	for _, test := range []struct{ after, wait float64 }{{0, 2}, {0.25, 1.75}, {1, 1}, {5, 1}} {
 		now := epoch.Add(time.Duration(test.after * float64(time.Second)))
-		Decide(100, list, now)
+		Cost{}.Decide(100, list, now)
 		require.InDelta(t, test.wait, list[0].Terms.Wait, 1e-6, "after %v s", test.after)
 	}
 	done := epoch.Add(5 * time.Second)
 	first.FirstToken(done)
-	Decide(100, list, done)
+	Cost{}.Decide(100, list, done)
 	require.InDelta(t, 1, list[0].Terms.Wait, 1e-6)
-	Decide(100, list, done.Add(500*time.Millisecond))
+	Cost{}.Decide(100, list, done.Add(500*time.Millisecond))
 	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6)
 	first.Release(done)
-	Decide(100, list, done.Add(500*time.Millisecond))
+	Cost{}.Decide(100, list, done.Add(500*time.Millisecond))
 	require.InDelta(t, 0.5, list[0].Terms.Wait, 1e-6, "a request that decodes is not in the queue")
 }
 
@@ -372,9 +372,9 @@ func TestTheWaitForTheNextPrefillBeginsWhenOneIsGivenUp(t *testing.T) {
 	w.Place(8000, epoch)
 	left := epoch.Add(900 * time.Millisecond)
 	first.Release(left)
-	Decide(100, list, left)
+	Cost{}.Decide(100, list, left)
 	require.InDelta(t, 1, list[0].Terms.Wait, 1e-6)
-	Decide(100, list, left.Add(250*time.Millisecond))
+	Cost{}.Decide(100, list, left.Add(250*time.Millisecond))
 	require.InDelta(t, 0.75, list[0].Terms.Wait, 1e-6)
 }
 
@@ -388,7 +388,7 @@ func TestTheSpreadFadesAsQueuesFill(t *testing.T) {
 		if busy > 0 {
 			require.NotNil(t, list[busy].Worker.Place(100, epoch))
 		}
-		Decide(24_000, list, epoch)
+		Cost{}.Decide(24_000, list, epoch)
 		least := 0.0
 		if busy == 3 {
 			least = 100.0 / defaultRate
@@ -406,7 +406,7 @@ func TestAFullLedgerIsNotChosen(t *testing.T) {
 	}
 	require.False(t, list[0].Worker.Load().Fits(1000))
 	list[0].Held = 1000
-	choice, r := Place(1000, list, epoch)
+	choice, r := Place(Cost{}, 1000, list, epoch)
 	require.Equal(t, 1, choice.Index)
 	require.Equal(t, Full, list[0].Standing)
 	require.NotNil(t, r)
@@ -469,7 +469,7 @@ func TestDecideAgreesWithTheObviousRule(t *testing.T) {
 				best, bestCost = i, cost
 			}
 		}
-		choice := Decide(tokens, list, epoch)
+		choice := Cost{}.Decide(tokens, list, epoch)
 		if best < 0 {
 			require.Equal(t, -1, choice.Index)
 			continue
@@ -487,7 +487,7 @@ func BenchmarkPlace(b *testing.B) {
 			now := epoch
 			for b.Loop() {
 				now = now.Add(time.Millisecond)
-				_, r := Place(1000, list, now)
+				_, r := Place(Cost{}, 1000, list, now)
 				r.Release(epoch)
 			}
 		})

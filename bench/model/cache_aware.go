@@ -45,7 +45,7 @@ func (c *cacheAware) place(r *trace.Request, now time.Time) Decision {
 		c.candidates[i].Held = c.matches.Bytes(handle) / tokenBytes
 		c.candidates[i].Private = !c.matches.Shared(handle)
 	}
-	choice, reservation := selection.Place(r.Input, c.candidates, now)
+	choice, reservation := selection.Place(selection.Cost{}, r.Input, c.candidates, now)
 	c.tree.Insert(c.handles[choice.Index], k)
 	return Decision{
 		Engine: choice.Index,
