@@ -1,7 +1,10 @@
 package inference
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 
@@ -31,7 +34,7 @@ import (
 // `{http.inference.upstream}` | The chosen upstream
 // `{http.inference.model}` | The model, or `other` if no engine has answered for its name yet
 // `{http.inference.api}` | The API the request speaks: `chat`, `completions`, `messages` or `unknown`
-// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `spread` (another holds more, and a copy was due), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
+// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `spread` (another holds more, and a copy was due), `too_little` (another holds more, but not enough for `threshold` scoring), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
 // `{http.inference.cause}` | Why a fallback was needed
 // `{http.inference.prompt_tokens}` | Tokens of the prompt: estimated, and as counted by the engine once it has answered
 // `{http.inference.best_held_tokens}` | Of these, the most that any upstream was believed to hold
@@ -53,18 +56,46 @@ type CacheAware struct {
 	// limit whenever it nears it. Default: 120s.
 	EvictionInterval caddy.Duration `json:"eviction_interval,omitempty"`
 
+	// How a worker is chosen. `cost`: where the request will wait least for its first
+	// token. `threshold`: by the rule of the SMG and SGLang routers, which takes the
+	// upstream that holds the most if that is enough, unless loads differ too much; for
+	// those who come from there. Default: `cost`.
+	Scoring string `json:"scoring,omitempty"`
+
+	// With `threshold` scoring, the share of the prompt that an upstream has to hold more
+	// than to be taken for it. From 0 to 1. Default: 0.3.
+	CacheThreshold *float64 `json:"cache_threshold,omitempty"`
+
+	// With `threshold` scoring, the fewest requests decide alone while the most requests
+	// in flight on an upstream exceed the fewest by more than this number, and by more
+	// than `balance_rel_threshold`. Default: 64.
+	BalanceAbsThreshold *int `json:"balance_abs_threshold,omitempty"`
+
+	// With `threshold` scoring, the fewest requests decide alone while the most requests
+	// in flight on an upstream exceed the fewest by more than this factor, and by more
+	// than `balance_abs_threshold`. Default: 1.5.
+	BalanceRelThreshold *float64 `json:"balance_rel_threshold,omitempty"`
+
 	Policy
+
+	thresholds selection.Thresholds
 }
 
 const (
 	defaultMaxTreeSize      = 256 << 20
 	defaultEvictionInterval = 120 * time.Second
 
+	byCost      = "cost"
+	byThreshold = "threshold"
+
 	// The least values keep a slip of the pen, such as a size without its unit,
 	// from making a router that remembers nothing or is busy with itself.
 	minTreeSize         = 64 << 10
 	minEvictionInterval = time.Second
 )
+
+// defaultThresholds are those of SMG's command line.
+var defaultThresholds = selection.Thresholds{Share: 0.3, Absolute: 64, Relative: 1.5}
 
 // CaddyModule returns the Caddy module information.
 func (*CacheAware) CaddyModule() caddy.ModuleInfo {
@@ -82,6 +113,12 @@ func (c *CacheAware) Provision(ctx caddy.Context) error {
 	if c.EvictionInterval == 0 {
 		c.EvictionInterval = caddy.Duration(defaultEvictionInterval)
 	}
+	c.Scoring = cmp.Or(c.Scoring, byCost)
+	c.thresholds = selection.Thresholds{
+		Share:    *cmp.Or(c.CacheThreshold, &defaultThresholds.Share),
+		Absolute: *cmp.Or(c.BalanceAbsThreshold, &defaultThresholds.Absolute),
+		Relative: *cmp.Or(c.BalanceRelThreshold, &defaultThresholds.Relative),
+	}
 	app, err := loadApp(ctx)
 	if err != nil {
 		return err
@@ -98,7 +135,27 @@ func (c *CacheAware) Validate() error {
 	if c.EvictionInterval < caddy.Duration(minEvictionInterval) {
 		return fmt.Errorf("cache_aware: eviction_interval %s: must be at least %s", time.Duration(c.EvictionInterval), minEvictionInterval)
 	}
+	if err := c.validateScoring(); err != nil {
+		return err
+	}
 	return c.validate("cache_aware")
+}
+
+// validateScoring checks what is said of the scoring.
+func (c *CacheAware) validateScoring() error {
+	switch {
+	case c.Scoring != byCost && c.Scoring != byThreshold:
+		return fmt.Errorf("cache_aware: scoring '%s': must be %s or %s", c.Scoring, byCost, byThreshold)
+	case c.Scoring == byCost && (c.CacheThreshold != nil || c.BalanceAbsThreshold != nil || c.BalanceRelThreshold != nil):
+		return errors.New("cache_aware: cache_threshold, balance_abs_threshold and balance_rel_threshold mean nothing to scoring by cost; take them away or add 'scoring threshold'")
+	case !(c.thresholds.Share >= 0 && c.thresholds.Share <= 1): // nor NaN
+		return fmt.Errorf("cache_aware: cache_threshold of %v: must be from 0 to 1", c.thresholds.Share)
+	case c.thresholds.Absolute < 0:
+		return fmt.Errorf("cache_aware: balance_abs_threshold of %d: must be at least 0", c.thresholds.Absolute)
+	case !(c.thresholds.Relative >= 1) || math.IsInf(c.thresholds.Relative, 1):
+		return fmt.Errorf("cache_aware: balance_rel_threshold of %v: must be at least 1", c.thresholds.Relative)
+	}
+	return nil
 }
 
 // Select chooses an upstream.
@@ -108,6 +165,9 @@ func (c *CacheAware) Select(pool reverseproxy.UpstreamPool, r *http.Request, w h
 
 // choose implements chooser.
 func (c *CacheAware) choose(t *ticket, candidates []selection.Candidate) (selection.Choice, *fleet.Reservation) {
+	if c.Scoring == byThreshold {
+		return selection.Place(c.thresholds, t.tokens, candidates, t.state.clock.now())
+	}
 	return selection.Place(selection.Cost{}, t.tokens, candidates, t.state.clock.now())
 }
 

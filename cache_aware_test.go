@@ -294,6 +294,27 @@ func TestThatNoUpstreamCanBeChosenIsTold(t *testing.T) {
 	requireIdle(t)
 }
 
+func TestScoringByThresholdsAsksForAShareOfThePrompt(t *testing.T) {
+	for threshold, want := range map[string]string{"0.05": "hit", "0.3": "too_little"} {
+		t.Run(threshold, func(t *testing.T) {
+			engines := newEngines(t, 3)
+			s := startSite(t, "lb_policy cache_aware {\nscoring threshold\ncache_threshold "+threshold+"\n}", addresses(engines)...)
+			random := rand.New(rand.NewPCG(3, 4))
+			system := message("system", letters(random, 2000)) + ","
+			s.chat(chatOf(system + message("user", letters(random, 200))))
+			s.chat(chatOf(system + message("user", letters(random, 10_000))))
+			last := s.lastDecision(2)
+			require.Equal(t, want, last["reason"])
+			require.InDelta(t, 500, last["best_held_tokens"], 50)
+			if want == "hit" {
+				require.Equal(t, last["best_held_tokens"], last["held_tokens"])
+			} else {
+				require.Zero(t, last["held_tokens"])
+			}
+		})
+	}
+}
+
 // TestShortTurnsStay interleaves conversations whose turns are shorter than what the
 // tree resolves, with beginnings of all lengths that they share.
 func TestShortTurnsStay(t *testing.T) {

@@ -62,6 +62,10 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 //	lb_policy cache_aware {
 //		max_tree_size     <size>
 //		eviction_interval <duration>
+//		scoring           cost|threshold
+//		cache_threshold       <share>
+//		balance_abs_threshold <requests>
+//		balance_rel_threshold <factor>
 //		<options of all policies>
 //	}
 //
@@ -81,14 +85,32 @@ func (c *CacheAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			if err := parseDuration(d, "cache_aware", &c.EvictionInterval); err != nil {
 				return err
 			}
+		case "scoring":
+			if err := parseWord(d, "cache_aware", &c.Scoring, byCost, byThreshold); err != nil {
+				return err
+			}
+		case "cache_threshold":
+			if err := parseNumber(d, "cache_aware", &c.CacheThreshold, parseFloat); err != nil {
+				return err
+			}
+		case "balance_abs_threshold":
+			if err := parseNumber(d, "cache_aware", &c.BalanceAbsThreshold, strconv.Atoi); err != nil {
+				return err
+			}
+		case "balance_rel_threshold":
+			if err := parseNumber(d, "cache_aware", &c.BalanceRelThreshold, parseFloat); err != nil {
+				return err
+			}
 		default:
-			if err := parsePolicyOption(d, "cache_aware", &c.Policy, "max_tree_size, eviction_interval"); err != nil {
+			if err := parsePolicyOption(d, "cache_aware", &c.Policy, cacheAwareOptions); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
 }
+
+const cacheAwareOptions = "max_tree_size, eviction_interval, scoring, cache_threshold, balance_abs_threshold, balance_rel_threshold"
 
 // parsePolicyOption parses an option that all policies of this plugin take. others
 // are the options that the module takes besides:
@@ -113,6 +135,33 @@ func parsePolicyOption(d *caddyfile.Dispenser, module string, p *Policy, others 
 		return parseWord(d, module, &p.Tune, "on", "off")
 	}
 	return d.Errf("%s: unrecognized option '%s'; there are %s, max_body, fallback and tune", module, d.Val(), others)
+}
+
+// parseNumber parses the one argument of an option of the module as a number that may
+// be 0.
+func parseNumber[N int | float64](d *caddyfile.Dispenser, module string, number **N, parse func(string) (N, error)) error {
+	if *number != nil {
+		return errTwice(d, module)
+	}
+	option := d.Val()
+	var text string
+	if !d.AllArgs(&text) {
+		return d.Errf("%s: %s takes one number", module, option)
+	}
+	n, err := parse(text)
+	if err != nil {
+		return d.Errf("%s: %s '%s' is not such a number; write one such as %v", module, option, text, N(1))
+	}
+	*number = &n
+	return nil
+}
+
+func parseFloat(text string) (float64, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if err == nil && (math.IsNaN(n) || math.IsInf(n, 0)) {
+		err = strconv.ErrRange
+	}
+	return n, err
 }
 
 // parseWord parses the one argument of an option of the module as one of some words.

@@ -77,16 +77,20 @@ func parseInference(block string) (*App, error) {
 
 func TestEveryOptionIsParsed(t *testing.T) {
 	for text, expected := range map[string]*CacheAware{
-		"":                                    {},
-		"{\n}":                                {},
-		"{\nmax_tree_size 256MiB\n}":          {MaxTreeSize: 256 << 20},
-		"{\nmax_tree_size 1GB\n}":             {MaxTreeSize: 1e9},
-		"{\nmax_tree_size 1048576\n}":         {MaxTreeSize: 1 << 20},
-		"{\nmax_body 1.5KiB\n}":               {Policy: Policy{MaxBody: 1536}},
-		"{\neviction_interval 2m\n}":          {EvictionInterval: caddy.Duration(2 * time.Minute)},
-		"{\neviction_interval 1d\n}":          {EvictionInterval: caddy.Duration(24 * time.Hour)},
-		"{\nfallback random\n}":               {Policy: Policy{FallbackRaw: json.RawMessage(`{"policy":"random"}`)}},
-		"{\nfallback random_choose 3\n}":      {Policy: Policy{FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)}},
+		"":                               {},
+		"{\n}":                           {},
+		"{\nmax_tree_size 256MiB\n}":     {MaxTreeSize: 256 << 20},
+		"{\nmax_tree_size 1GB\n}":        {MaxTreeSize: 1e9},
+		"{\nmax_tree_size 1048576\n}":    {MaxTreeSize: 1 << 20},
+		"{\nmax_body 1.5KiB\n}":          {Policy: Policy{MaxBody: 1536}},
+		"{\neviction_interval 2m\n}":     {EvictionInterval: caddy.Duration(2 * time.Minute)},
+		"{\neviction_interval 1d\n}":     {EvictionInterval: caddy.Duration(24 * time.Hour)},
+		"{\nfallback random\n}":          {Policy: Policy{FallbackRaw: json.RawMessage(`{"policy":"random"}`)}},
+		"{\nfallback random_choose 3\n}": {Policy: Policy{FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)}},
+		"{\nscoring cost\n}":             {Scoring: byCost},
+		"{\nscoring threshold\ncache_threshold 0\nbalance_abs_threshold 0\nbalance_rel_threshold 2.5\n}": {
+			Scoring: byThreshold, CacheThreshold: new(0.0), BalanceAbsThreshold: new(0), BalanceRelThreshold: new(2.5),
+		},
 		"{\ntune off\n}":                      {Policy: Policy{Tune: "off"}},
 		"{\nmax_body 2KiB\nfallback first\n}": {Policy: Policy{MaxBody: 2048, FallbackRaw: json.RawMessage(`{"policy":"first"}`)}},
 	} {
@@ -111,7 +115,7 @@ func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
 	for text, said := range map[string][]string{
 		"256MiB":                                           {"'256MiB'", "block"},
 		"256MiB {\n}":                                      {"'256MiB'", "block"},
-		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, max_body, fallback and tune"},
+		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, scoring, cache_threshold, balance_abs_threshold, balance_rel_threshold, max_body, fallback and tune"},
 		"{\nmax_body 1MiB {\nx\n}\n}":                      {"'{'"},
 		"{\nmax_tree_size\n}":                              {"max_tree_size", size},
 		"{\nmax_tree_size 1MiB 2MiB\n}":                    {"max_tree_size", size},
@@ -121,6 +125,15 @@ func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
 		"{\nmax_tree_size 16EiB\n}":                        {"max_tree_size '16EiB'", size},
 		"{\nmax_tree_size 8EiB\n}":                         {"max_tree_size '8EiB'", size},
 		"{\nmax_tree_size 1MiB\nmax_tree_size 1MiB\n}":     {"max_tree_size is there twice", "keep one"},
+		"{\nscoring\n}":                                    {"scoring takes one of cost, threshold"},
+		"{\nscoring fast\n}":                               {"scoring takes one of cost, threshold"},
+		"{\nscoring cost\nscoring cost\n}":                 {"scoring is there twice"},
+		"{\ncache_threshold\n}":                            {"cache_threshold takes one number"},
+		"{\ncache_threshold half\n}":                       {"cache_threshold 'half'", "such as 1"},
+		"{\ncache_threshold NaN\n}":                        {"cache_threshold 'NaN'"},
+		"{\ncache_threshold 0\ncache_threshold 1\n}":       {"cache_threshold is there twice"},
+		"{\nbalance_abs_threshold 1.5\n}":                  {"balance_abs_threshold '1.5'"},
+		"{\nbalance_rel_threshold Inf\n}":                  {"balance_rel_threshold 'Inf'"},
 		"{\ntune\n}":                                       {"tune takes one of on, off"},
 		"{\ntune none\n}":                                  {"tune takes one of on, off"},
 		"{\ntune on\ntune off\n}":                          {"tune is there twice", "keep one"},
@@ -196,21 +209,30 @@ func TestAnUnknownFieldIsRejected(t *testing.T) {
 }
 
 func TestDefaultsAreValid(t *testing.T) {
-	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), Policy: Policy{MaxBody: defaultMaxBody, Tune: "on"}}
+	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), Scoring: byCost, thresholds: defaultThresholds, Policy: Policy{MaxBody: defaultMaxBody, Tune: "on"}}
 	require.NoError(t, policy.Validate())
 	require.NoError(t, (&App{MaxBuffered: defaultMaxBuffered, TimeScale: defaultTimeScale}).Validate())
 }
 
 func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
-	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), Policy: Policy{MaxBody: minBody, Tune: "off"}}
+	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), Scoring: byThreshold, thresholds: defaultThresholds, Policy: Policy{MaxBody: minBody, Tune: "off"}}
 	require.NoError(t, valid.Validate())
 	for said, change := range map[string]func(c *CacheAware){
 		fmt.Sprintf("max_tree_size of %d bytes: must be at least %d", minTreeSize-1, minTreeSize): func(c *CacheAware) { c.MaxTreeSize = minTreeSize - 1 },
 		"max_tree_size of -1 bytes":   func(c *CacheAware) { c.MaxTreeSize = -1 },
 		"eviction_interval -1s: must": func(c *CacheAware) { c.EvictionInterval = caddy.Duration(-time.Second) },
 		fmt.Sprintf("max_body of %d bytes: must be at least %d", minBody-1, minBody): func(c *CacheAware) { c.MaxBody = minBody - 1 },
-		"max_body of -1 bytes":         func(c *CacheAware) { c.MaxBody = -1 },
-		"tune 'no': must be on or off": func(c *CacheAware) { c.Tune = "no" },
+		"max_body of -1 bytes":                      func(c *CacheAware) { c.MaxBody = -1 },
+		"scoring 'fast': must be cost or threshold": func(c *CacheAware) { c.Scoring = "fast" },
+		"cache_threshold, balance_abs_threshold and balance_rel_threshold mean nothing to scoring by cost": func(c *CacheAware) {
+			c.Scoring, c.BalanceAbsThreshold = byCost, new(1)
+		},
+		"cache_threshold of 1.1: must be from 0 to 1":       func(c *CacheAware) { c.thresholds.Share = 1.1 },
+		"cache_threshold of NaN: must be from 0 to 1":       func(c *CacheAware) { c.thresholds.Share = math.NaN() },
+		"balance_abs_threshold of -1: must be at least 0":   func(c *CacheAware) { c.thresholds.Absolute = -1 },
+		"balance_rel_threshold of 0.9: must be at least 1":  func(c *CacheAware) { c.thresholds.Relative = 0.9 },
+		"balance_rel_threshold of +Inf: must be at least 1": func(c *CacheAware) { c.thresholds.Relative = math.Inf(1) },
+		"tune 'no': must be on or off":                      func(c *CacheAware) { c.Tune = "no" },
 	} {
 		c := valid
 		change(&c)

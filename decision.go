@@ -23,7 +23,7 @@ type tokenCounts struct {
 type reason selection.Reason
 
 const (
-	fallback = reason(selection.NothingHeld + 1)
+	fallback = reason(selection.Reasons)
 	reasons  = int(fallback) + 1
 )
 

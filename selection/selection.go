@@ -79,11 +79,17 @@ const (
 	HolderUnavailable
 	// NothingHeld: no worker holds any of the prompt.
 	NothingHeld
+	// TooLittle: another worker holds more, but not enough of the prompt to count. See
+	// Thresholds.
+	TooLittle
+
+	// Reasons is how many there are.
+	Reasons
 )
 
 // String returns the reason as it stands in logs and metrics.
 func (r Reason) String() string {
-	return [...]string{"none", "hit", "load", "spread", "holder_unavailable", "cold"}[r]
+	return [...]string{"none", "hit", "load", "spread", "holder_unavailable", "cold", "too_little"}[r]
 }
 
 // Choice is the outcome of a decision.
