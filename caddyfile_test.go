@@ -82,17 +82,17 @@ func TestEveryOptionIsParsed(t *testing.T) {
 		"{\nmax_tree_size 256MiB\n}":     {MaxTreeSize: 256 << 20},
 		"{\nmax_tree_size 1GB\n}":        {MaxTreeSize: 1e9},
 		"{\nmax_tree_size 1048576\n}":    {MaxTreeSize: 1 << 20},
-		"{\nmax_body 1.5KiB\n}":          {Policy: Policy{MaxBody: 1536}},
+		"{\nmax_body 1.5KiB\n}":          {MaxBody: 1536},
 		"{\neviction_interval 2m\n}":     {EvictionInterval: caddy.Duration(2 * time.Minute)},
 		"{\neviction_interval 1d\n}":     {EvictionInterval: caddy.Duration(24 * time.Hour)},
-		"{\nfallback random\n}":          {Policy: Policy{FallbackRaw: json.RawMessage(`{"policy":"random"}`)}},
-		"{\nfallback random_choose 3\n}": {Policy: Policy{FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)}},
+		"{\nfallback random\n}":          {FallbackRaw: json.RawMessage(`{"policy":"random"}`)},
+		"{\nfallback random_choose 3\n}": {FallbackRaw: json.RawMessage(`{"choose":3,"policy":"random_choose"}`)},
 		"{\nscoring cost\n}":             {Scoring: byCost},
 		"{\nscoring threshold\ncache_threshold 0\nbalance_abs_threshold 0\nbalance_rel_threshold 2.5\n}": {
 			Scoring: byThreshold, CacheThreshold: new(0.0), BalanceAbsThreshold: new(0), BalanceRelThreshold: new(2.5),
 		},
-		"{\ntune off\n}":                      {Policy: Policy{Tune: "off"}},
-		"{\nmax_body 2KiB\nfallback first\n}": {Policy: Policy{MaxBody: 2048, FallbackRaw: json.RawMessage(`{"policy":"first"}`)}},
+		"{\ntune off\n}":                      {Tune: "off"},
+		"{\nmax_body 2KiB\nfallback first\n}": {MaxBody: 2048, FallbackRaw: json.RawMessage(`{"policy":"first"}`)},
 	} {
 		c, err := parsePolicy(text)
 		require.NoError(t, err, text)
@@ -209,13 +209,13 @@ func TestAnUnknownFieldIsRejected(t *testing.T) {
 }
 
 func TestDefaultsAreValid(t *testing.T) {
-	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), Scoring: byCost, thresholds: defaultThresholds, Policy: Policy{MaxBody: defaultMaxBody, Tune: "on"}}
+	policy := &CacheAware{MaxTreeSize: defaultMaxTreeSize, EvictionInterval: caddy.Duration(defaultEvictionInterval), Scoring: byCost, thresholds: defaultThresholds, MaxBody: defaultMaxBody, Tune: "on"}
 	require.NoError(t, policy.Validate())
 	require.NoError(t, (&App{MaxBuffered: defaultMaxBuffered, TimeScale: defaultTimeScale}).Validate())
 }
 
 func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
-	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), Scoring: byThreshold, thresholds: defaultThresholds, Policy: Policy{MaxBody: minBody, Tune: "off"}}
+	valid := CacheAware{MaxTreeSize: minTreeSize, EvictionInterval: caddy.Duration(time.Second), Scoring: byThreshold, thresholds: defaultThresholds, MaxBody: minBody, Tune: "off"}
 	require.NoError(t, valid.Validate())
 	for said, change := range map[string]func(c *CacheAware){
 		fmt.Sprintf("max_tree_size of %d bytes: must be at least %d", minTreeSize-1, minTreeSize): func(c *CacheAware) { c.MaxTreeSize = minTreeSize - 1 },
