@@ -8,14 +8,10 @@ func (p *Prompt) completionsField(r *request) bool {
 	lo := len(p.Segments)
 	switch string(s.key) {
 	case "prompt":
-		p.prompts()
+		p.prompts(&r.first, textPrompt)
 		r.parts[partBody] = p.since(lo)
 	case "prompt_embeds":
-		name := s.keySpan
-		if v := s.opaque(); v.form != absent {
-			p.open(KindMedia, name)
-			p.open(KindDigest, v)
-		}
+		p.opaqueMedia()
 		r.parts[partEmbeds] = p.since(lo)
 	case "suffix":
 		if v := s.str(); v.size > 0 {
@@ -28,40 +24,13 @@ func (p *Prompt) completionsField(r *request) bool {
 	return true
 }
 
-// prompts reads a bare prompt or a list of them, each a string or a list of token ids. A
-// list of numbers is one prompt.
-func (p *Prompt) prompts() {
-	s := &p.scan
-	if s.at('"') {
-		p.add(KindText, s.text())
-		return
+// opaqueMedia reads a field whose value is shown to the model as it is.
+func (p *Prompt) opaqueMedia() {
+	name := p.scan.keySpan
+	if v := p.scan.opaque(); v.form != absent {
+		p.open(KindMedia, name)
+		p.open(KindDigest, v)
 	}
-	if !s.at('[') {
-		s.skip()
-		return
-	}
-	for s.enter(); s.nextElement(); {
-		switch {
-		case p.full():
-			s.skip()
-		case s.at('"'):
-			p.add(KindText, s.text())
-		case s.at('['):
-			s.pos++
-			p.add(KindTokenIDs, s.ids())
-			if s.at(']') {
-				s.pos++
-			}
-		case isDigit(s):
-			p.add(KindTokenIDs, s.ids())
-		default:
-			s.skip()
-		}
-	}
-}
-
-func isDigit(s *scanner) bool {
-	return !s.ended() && (s.body[s.pos] == '-' || '0' <= s.body[s.pos] && s.body[s.pos] <= '9')
 }
 
 // ids reads numbers up to the end of the list that they are in. A list that has anything

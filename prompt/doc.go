@@ -1,12 +1,15 @@
 // Package prompt tells from a request's body what an inference engine will prefill.
 //
-// Parse reads the bytes of a chat completions, completions or messages request in one
+// Parse reads the bytes of a request, of any of the APIs that engines speak, in one
 // pass and finds the model, the few fields that a router needs, and the prompt as a list
 // of segments in the order in which a chat template puts them: what steers the template,
 // tools, system text, messages. Prompt.WriteTo then writes the prompt's key stream.
 // Prompts that the engine would see as equal have equal key streams however their JSON
 // is spelled, prompts that differ have different ones, and a conversation that goes on
-// has the earlier one's stream as a prefix.
+// has the earlier one's stream as a prefix. The same conversation has the same stream
+// whether it comes as chat completions, as messages or as responses.
+//
+// Of several prompts in one request the first is in the stream, and the others are counted.
 //
 //	prompt.Parse(p, r.URL.Path, body)
 //	if !p.Empty() {

@@ -1,49 +1,73 @@
 package prompt
 
-import "unicode/utf8"
+import (
+	"encoding/binary"
+	"unicode/utf8"
+)
 
-// hexDigit has the value of each hexadecimal digit and -1 for all other bytes.
-var hexDigit = func() (t [256]int8) {
+// hexDigits has the value of each hexadecimal digit, and notDigit for all other bytes.
+var hexDigits = func() (t [256]uint32) {
 	for i := range t {
-		t[i] = -1
+		t[i] = notDigit
 	}
-	for i := range 10 {
-		t['0'+i] = int8(i)
+	for i := range uint32(10) {
+		t['0'+i] = i
 	}
-	for i := range 6 {
-		t['a'+i], t['A'+i] = int8(10+i), int8(10+i)
+	for i := range uint32(6) {
+		t['a'+i], t['A'+i] = 10+i, 10+i
 	}
 	return t
 }()
 
-const hexDigits = "0123456789abcdef"
+// notDigit is larger than four digits, and so is what it is part of when shifted.
+const notDigit = 1 << 16
 
-// hex4 returns the value of the four digits that b begins with, or -1.
-func hex4(b []byte) rune {
-	_ = b[3]
-	v := int32(hexDigit[b[0]])<<12 | int32(hexDigit[b[1]])<<8 | int32(hexDigit[b[2]])<<4 | int32(hexDigit[b[3]])
-	return max(v, -1)
+// hex4 returns the value of the four digits that x begins with in memory, at least
+// notDigit if one is none.
+func hex4(x uint64) uint32 {
+	return hexDigits[x&0xff]<<12 | hexDigits[x>>8&0xff]<<8 | hexDigits[x>>16&0xff]<<4 | hexDigits[x>>24&0xff]
 }
 
-// wide reads the \u escape that b begins with if it is one of six bytes for a rune beyond
-// ASCII, as almost all are where a client escapes a whole language. It is 0 if not.
-func wide(b []byte) rune {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0
+// escapeU is how the escape of a rune begins in memory.
+const escapeU = '\\' | 'u'<<8
+
+// isWide reports whether an escape of r is one of six bytes for a rune beyond ASCII, as
+// almost all are where a client escapes a whole language.
+func isWide(r uint32) bool { return r-0x80 < 0xd800-0x80 || r-0xe000 < 0x2000 }
+
+// skipWide steps over the escapes of runes beyond ASCII at i, and over the little there may
+// be between them. It returns where it stopped, and how many bytes shorter the text is in
+// the key stream. It is at i if no such escape is there.
+func skipWide(b []byte, i int) (end, saved int) {
+	for i+8 <= len(b) {
+		x := word(b, i)
+		if x&0xffff == escapeU {
+			r := hex4(x >> 16)
+			if !isWide(r) {
+				break
+			}
+			_, n := utf8Of(r)
+			saved += 6 - n
+			i += 6
+			continue
+		}
+		n := first(ordinary(x))
+		i += n
+		if n == 0 || n == 8 {
+			break
+		}
 	}
-	r := hex4(b[2:])
-	if r < 0x80 || r&^0x7ff == 0xd800 {
-		return 0
-	}
-	return r
+	return i, saved
 }
 
-// wideSaved is by how many bytes the key stream is shorter than the escape that wide read.
-func wideSaved(r rune) int {
+// utf8Of has the bytes of a rune beyond ASCII and below 0x10000 as they lie in memory, and
+// how many they are.
+func utf8Of(r uint32) (bytes uint32, n int) {
+	bytes, n = 0x8080e0|r>>12|r>>6&0x3f<<8|r&0x3f<<16, 3
 	if r < 0x800 {
-		return 4
+		bytes, n = 0x80c0|r>>6|r&0x3f<<8, 2
 	}
-	return 3
+	return bytes, n
 }
 
 // notRune stands for a \u that no four digits follow; it is kept as it is.
@@ -56,10 +80,11 @@ func unescape(b []byte) (r rune, n int, open bool) {
 	if len(b) < 6 {
 		return notRune, 2, hexPrefix(b[2:])
 	}
-	r = hex4(b[2:])
-	if r < 0 {
+	digits := hexOf(b[2:])
+	if digits >= notDigit {
 		return notRune, 2, false
 	}
+	r = rune(digits)
 	if r&^0x3ff != 0xd800 {
 		return r, 6, false
 	}
@@ -70,11 +95,14 @@ func unescape(b []byte) (r rune, n int, open bool) {
 	if low[0] != '\\' || low[1] != 'u' {
 		return r, 6, false
 	}
-	if l := hex4(low[2:]); l&^0x3ff == 0xdc00 {
-		return 0x10000 + (r&0x3ff)<<10 + l&0x3ff, 12, false
+	if l := hexOf(low[2:]); l&^0x3ff == 0xdc00 {
+		return 0x10000 + (r&0x3ff)<<10 + rune(l&0x3ff), 12, false
 	}
 	return r, 6, false
 }
+
+// hexOf is hex4 of the bytes that b begins with.
+func hexOf(b []byte) uint32 { return hex4(uint64(binary.LittleEndian.Uint32(b))) }
 
 // rewritable reads what skipCanonical stopped at, other than a quote: the rune that it
 // stands for and its length. open is set if bytes after the end of b could change that.
@@ -93,7 +121,7 @@ func rewritable(b []byte) (r rune, n int, open bool) {
 
 func hexPrefix(b []byte) bool {
 	for _, c := range b {
-		if hexDigit[c] < 0 {
+		if hexDigits[c] == notDigit {
 			return false
 		}
 	}
@@ -113,9 +141,9 @@ func lowSurrogatePrefix(b []byte) bool {
 		case 2:
 			ok = c|0x20 == 'd'
 		case 3:
-			ok = hexDigit[c] >= 0xc
+			ok = hexDigits[c]&^3 == 0xc
 		default:
-			ok = hexDigit[c] >= 0
+			ok = hexDigits[c] != notDigit
 		}
 		if !ok {
 			return false
@@ -161,7 +189,8 @@ func appendCanonical(b []byte, r rune) []byte {
 	case r < 0x80 && shortEscapes[r] != 0:
 		return append(b, '\\', shortEscapes[r])
 	case r < 0x20 || r&^0x7ff == 0xd800:
-		return append(b, '\\', 'u', hexDigits[r>>12], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
+		const digits = "0123456789abcdef"
+		return append(b, '\\', 'u', digits[r>>12], digits[r>>8&15], digits[r>>4&15], digits[r&15])
 	default:
 		return utf8.AppendRune(b, r)
 	}

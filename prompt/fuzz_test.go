@@ -11,7 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var fuzzPaths = []string{chatPath, completionsPath, messagesPath, "/v1/embeddings"}
+// fuzzPaths are a path of each API; the corpus has their numbers, so new ones go last.
+var fuzzPaths = []string{
+	chatPath, completionsPath, messagesPath, embeddingsPath, responsesPath, generatePath, tokenGeneratePath,
+	poolingPath, classifyPath, scorePath, rerankPath, "/tokenize", "/v1/foo",
+}
 
 // FuzzParse feeds any bytes. Whatever they are, nothing panics, the stream is always the
 // same and of the length that the segments say, and of valid JSON it is the oracle's.

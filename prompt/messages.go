@@ -131,42 +131,53 @@ func (p *Prompt) message() {
 	for s.enter(); s.nextKey(); {
 		if p.full() {
 			s.skip()
-			continue
-		}
-		before := len(p.Segments)
-		switch string(s.key) {
-		case "role":
-			m.role = s.str()
-		case "content":
-			p.content(0)
-			m.content = p.since(before)
-		case "name":
-			m.name = s.str()
-		case "tool_call_id":
-			m.id = s.str()
-		case "reasoning":
-			m.reasoning = s.str()
-		case "reasoning_content":
-			m.reasoningContent = s.str()
-		case "thinking":
-			m.thought = s.str()
-		case "refusal":
-			m.refusal = s.str()
-		case "tool_calls":
-			p.calls()
-			m.calls = p.since(before)
-		case "function_call":
-			p.functionCall()
-			m.function = p.since(before)
-		case "tools":
-			p.tools(KindTool)
-			m.tools = p.since(before)
-		default:
-			s.skip()
+		} else {
+			p.messageField(&m)
 		}
 	}
 	p.lift(lo)
 	p.open(KindRole, m.role)
+	p.addMessage(&m, lo)
+}
+
+func (p *Prompt) messageField(m *message) {
+	s := &p.scan
+	before := len(p.Segments)
+	switch string(s.key) {
+	case "role":
+		m.role = s.str()
+	case "content":
+		p.content(0)
+		m.content = p.since(before)
+	case "name":
+		m.name = s.str()
+	case "tool_call_id":
+		m.id = s.str()
+	case "reasoning":
+		m.reasoning = s.str()
+	case "reasoning_content":
+		m.reasoningContent = s.str()
+	case "thinking":
+		m.thought = s.str()
+	case "refusal":
+		m.refusal = s.str()
+	case "tool_calls":
+		p.calls()
+		m.calls = p.since(before)
+	case "function_call":
+		p.functionCall()
+		m.function = p.since(before)
+	case "tools":
+		p.tools(KindTool)
+		m.tools = p.since(before)
+	default:
+		s.skip()
+	}
+}
+
+// addMessage appends a message's segments behind its role. Those of its lists were lifted
+// from lo on.
+func (p *Prompt) addMessage(m *message, lo int) {
 	p.add(KindName, m.name)
 	p.add(KindToolResult, m.id)
 	p.add(KindReasoning, firstOf(m.reasoning, m.reasoningContent, m.thought))

@@ -161,10 +161,14 @@ func oracleStream(path string, body []byte) (string, error) {
 		return "", fmt.Errorf("not an object")
 	}
 	o := &oracle{api: APIOf(path)}
-	if o.api == Unknown {
+	if o.api == Unknown || o.api == Tokenize {
 		return "", nil
 	}
-	o.head(top)
+	switch o.api {
+	case Generate, TokenGenerate:
+	default:
+		o.head(top)
+	}
 	switch o.api {
 	case Chat:
 		o.tools(KindTool, top.get("tools"))
@@ -175,10 +179,27 @@ func oracleStream(path string, body []byte) (string, error) {
 		o.system(top.get("system"))
 		o.messages(top.get("messages"))
 	case Completions:
-		o.prompts(top)
+		o.completions(top)
+	case Responses:
+		o.responses(top)
+	case Generate:
+		o.generate(top)
+	case TokenGenerate:
+		if features, ok := top.get("features").(object); ok && isContent(features.get("mm_hashes")) {
+			o.frame(KindControl, "features")
+			o.frame(KindDigest, digestOf(compactJSON(features.get("mm_hashes"))))
+		}
+		o.first(o.prompts(top.get("token_ids"), false))
+	case Embeddings, Pooling, Classify:
+		o.pooling(top)
+	case Score, Rerank:
+		o.pairs(top)
 	}
 	return o.text.String(), nil
 }
+
+// isContent is whether a value that is digested is more than nothing.
+func isContent(v any) bool { return v != nil && v != "" }
 
 func (o *oracle) frame(k Kind, content string) {
 	o.text.WriteByte('"')
@@ -204,6 +225,12 @@ func (o *oracle) begin(k Kind, v any) {
 func (o *oracle) head(top object) {
 	for _, key := range []string{"chat_template", "chat_template_kwargs", "reasoning_effort", "reasoning", "documents", "add_special_tokens", "truncate_prompt_tokens", "mm_processor_kwargs", "media_io_kwargs"} {
 		v := top.get(key)
+		if reasoning, ok := v.(object); o.api == Responses && key == "reasoning" {
+			if ok {
+				o.control("reasoning_effort", reasoning.get("effort"))
+			}
+			continue
+		}
 		if key == "chat_template_kwargs" {
 			args, _ := v.(object)
 			for _, m := range byName(args) {
@@ -215,13 +242,42 @@ func (o *oracle) head(top object) {
 		text := compactJSON(v)
 		usual := text == "null" || text == "{}" || text == "[]"
 		if key == "add_special_tokens" {
-			usual = usual || text == fmt.Sprint(o.api == Completions)
+			usual = usual || text == fmt.Sprint(o.bare(top))
+		}
+		if key == "documents" && (o.api == Score || o.api == Rerank) {
+			continue
 		}
 		if !usual {
 			o.frame(KindControl, key)
 			o.frame(KindValue, text)
 		}
 	}
+}
+
+// bare is whether prompts are not put into a chat template.
+func (o *oracle) bare(top object) bool {
+	switch o.api {
+	case Chat, Messages, Responses:
+		return false
+	case Embeddings, Pooling, Classify:
+		alone := oracle{api: o.api}
+		last := lastMember(top, "input", "text", "messages")
+		if last.key == "messages" {
+			alone.messages(last.value)
+		}
+		return alone.text.Len() == 0 && len(alone.prompts(last.value, false))+len(alone.prompts(top.get("input_ids"), false)) > 0
+	}
+	return true
+}
+
+// lastMember returns the last member with one of the keys.
+func lastMember(o object, keys ...string) member {
+	for _, m := range slices.Backward(o) {
+		if slices.Contains(keys, m.key) {
+			return m
+		}
+	}
+	return member{}
 }
 
 // byName sorts members by name; the last of those with one name stays.
@@ -335,6 +391,10 @@ func (o *oracle) messages(v any) {
 
 func (o *oracle) message(m object) {
 	o.begin(KindRole, m.get("role"))
+	o.inMessage(m)
+}
+
+func (o *oracle) inMessage(m object) {
 	o.textFrame(KindName, m.get("name"))
 	o.textFrame(KindToolResult, m.get("tool_call_id"))
 	for _, key := range []string{"reasoning", "reasoning_content", "thinking"} {
@@ -445,6 +505,8 @@ func (o *oracle) part(part object, depth int) {
 		o.begin(KindText, part.get("text"))
 	case thinkingPart:
 		o.textFrame(KindReasoning, part.get("thinking"))
+	case reasoningPart:
+		o.textFrame(KindReasoning, part.get("text"))
 	case redactedPart:
 		o.textFrame(KindRedacted, part.get("data"))
 	case refusalPart:
@@ -473,7 +535,7 @@ func (o *oracle) media(part object) {
 	var keys []string
 	for _, m := range part {
 		switch m.key {
-		case "type", "uuid", "cache_control":
+		case "type", "uuid", "cache_control", "detail":
 			continue
 		}
 		keys = append(keys, m.key)
@@ -495,6 +557,8 @@ func (o *oracle) media(part object) {
 	}
 	if _, ok := typ.(string); !ok && len(keys) > 0 {
 		typ = keys[0]
+	} else if typ == "input_image" && slices.Contains(keys, "image_url") {
+		typ = "image_url"
 	}
 	o.begin(KindMedia, typ)
 	if id, _ := part.str("uuid"); id != "" {
@@ -509,42 +573,218 @@ func (o *oracle) media(part object) {
 	}
 }
 
-func (o *oracle) prompts(top object) {
-	list, ok := top.get("prompt").([]any)
+// prompts returns the frames of each prompt of a value that is one or a list of them.
+func (o *oracle) prompts(v any, parts bool) []string {
+	list, ok := v.([]any)
 	if !ok {
-		list = []any{top.get("prompt")}
+		if _, isID := v.(json.Number); isID {
+			return nil
+		}
+		list = []any{v}
 	}
+	var all []string
 	var ids []string
 	flush := func() {
 		if len(ids) > 0 {
-			o.frame(KindTokenIDs, strings.Join(ids, ","))
+			all = append(all, `"i`+strings.Join(ids, ","))
 		}
 		ids = nil
 	}
 	for _, e := range list {
-		if id, isID := e.(json.Number); isID && ok {
+		if id, isID := e.(json.Number); isID {
 			ids = append(ids, id.String())
 			continue
 		}
 		flush()
-		switch e := e.(type) {
-		case string:
-			o.textFrame(KindText, e)
-		case []any:
-			var nested []string
-			for _, id := range e {
-				nested = append(nested, compactJSON(id))
-			}
-			o.frame(KindTokenIDs, strings.Join(nested, ","))
+		alone := oracle{api: o.api}
+		alone.prompt(e, parts)
+		if alone.text.Len() > 0 {
+			all = append(all, alone.text.String())
 		}
 	}
 	flush()
-	if v := top.get("prompt_embeds"); v != nil && v != "" {
-		sum := xxh3.Hash128([]byte(compactJSON(v))).Bytes()
+	return all
+}
+
+func (o *oracle) prompt(v any, parts bool) {
+	switch v := v.(type) {
+	case string:
+		o.textFrame(KindText, v)
+	case object:
+		if parts {
+			o.part(v, 0)
+		}
+	case []any:
+		var ids []string
+		for i, e := range v {
+			switch e := e.(type) {
+			case json.Number:
+				ids = append(ids, e.String())
+			default:
+				o.prompt(e, parts)
+			}
+			if i == len(v)-1 && ids != nil {
+				o.frame(KindTokenIDs, strings.Join(ids, ","))
+			}
+		}
+		if len(v) == 0 {
+			o.frame(KindTokenIDs, "")
+		}
+	}
+}
+
+// first writes the first of several prompts.
+func (o *oracle) first(prompts []string) {
+	if len(prompts) > 0 {
+		o.text.WriteString(prompts[0])
+	}
+}
+
+func (o *oracle) completions(top object) {
+	o.first(o.prompts(top.get("prompt"), false))
+	if v := top.get("prompt_embeds"); isContent(v) {
 		o.frame(KindMedia, "prompt_embeds")
-		o.frame(KindDigest, hex.EncodeToString(sum[:]))
+		o.frame(KindDigest, digestOf(compactJSON(v)))
 	}
 	if s, _ := top.str("suffix"); s != "" {
 		o.textFrame(KindSuffix, s)
 	}
+}
+
+func (o *oracle) generate(top object) {
+	prompts := o.prompts(top.get("text"), false)
+	if len(prompts) == 0 {
+		prompts = o.prompts(top.get("input_ids"), false)
+	}
+	for _, key := range []string{"image_data", "video_data", "audio_data"} {
+		list, ok := top.get(key).([]any)
+		if !ok {
+			list = []any{top.get(key)}
+		}
+		list = slices.DeleteFunc(slices.Clone(list), func(v any) bool { return !isContent(v) })
+		if len(prompts) > 1 && len(list) > 1 {
+			list = list[:1]
+		}
+		for _, v := range list {
+			o.frame(KindMedia, key)
+			o.frame(KindDigest, digestOf(compactJSON(v)))
+		}
+	}
+	o.first(prompts)
+	if v := top.get("input_embeds"); isContent(v) {
+		o.frame(KindMedia, "input_embeds")
+		o.frame(KindDigest, digestOf(compactJSON(v)))
+	}
+}
+
+func (o *oracle) pooling(top object) {
+	last := lastMember(top, "input", "text", "messages")
+	if last.key == "messages" {
+		o.messages(last.value)
+		return
+	}
+	prompts := o.prompts(last.value, false)
+	ids := o.prompts(top.get("input_ids"), false)
+	o.first(prompts)
+	if len(prompts) == 0 || o.api != Classify {
+		o.first(ids)
+	}
+}
+
+func (o *oracle) pairs(top object) {
+	if m := lastMember(top, "instruction", "instruct"); m.value != nil {
+		o.frame(KindControl, m.key)
+		o.frame(KindValue, compactJSON(m.value))
+	}
+	o.first(o.prompts(lastMember(top, "query", "queries", "text_1", "data_1").value, true))
+	o.first(o.prompts(lastMember(top, "documents", "items", "text_2", "data_2").value, true))
+}
+
+// control writes a control whose value is a text, if there is one.
+func (o *oracle) control(name string, value any) {
+	if s, _ := value.(string); s != "" {
+		o.frame(KindControl, name)
+		o.frame(KindValue, compactJSON(s))
+	}
+}
+
+func (o *oracle) responses(top object) {
+	if top.get("tool_choice") != "none" {
+		o.tools(KindTool, top.get("tools"))
+	}
+	o.system(top.get("instructions"))
+	history := lastMember(top, "previous_response_id", "conversation")
+	if c, ok := history.value.(object); ok && history.key == "conversation" {
+		history.value = c.get("id")
+	}
+	o.control(history.key, history.value)
+	if s, ok := top.str("input"); ok {
+		o.frame(KindRole, "user")
+		o.content(s, 0)
+		return
+	}
+	items, _ := top.get("input").([]any)
+	at := 0 // how far the message of the assistant has come that is being made
+	for _, v := range items {
+		if item, ok := v.(object); ok {
+			at = o.item(item, at)
+		}
+	}
+}
+
+// item writes an item of a responses request as the chat message, or the part of one, that
+// it stands for.
+func (o *oracle) item(item object, at int) int {
+	assistant := func(next int) int {
+		if at == 0 || at > next || at == next && next < 3 {
+			o.frame(KindRole, "assistant")
+		}
+		return next
+	}
+	typ, _ := item.str("type")
+	switch typ {
+	case "", "message":
+		if item.get("role") != "assistant" {
+			o.message(item)
+			return 0
+		}
+		at = assistant(2)
+		o.inMessage(item)
+		return at
+	case "reasoning":
+		at = assistant(1)
+		thought := oracle{api: o.api}
+		if thought.content(item.get("content"), 0); thought.text.Len() == 0 {
+			thought.content(item.get("summary"), 0)
+		}
+		o.text.WriteString(thought.text.String())
+		if s, _ := item.str("encrypted_content"); s != "" {
+			o.textFrame(KindRedacted, s)
+		}
+		return at
+	case "function_call", "custom_tool_call":
+		at = assistant(3)
+		o.begin(KindToolCall, item.get("call_id"))
+		if typ != "function_call" {
+			o.textFrame(KindToolType, typ)
+		}
+		o.textFrame(KindCallName, item.get("name"))
+		arguments := lastOf(item, "arguments", "input")
+		if !o.textFrame(KindArguments, arguments) && arguments != nil {
+			o.frame(KindInput, compactJSON(arguments))
+		}
+		return at
+	case "function_call_output", "custom_tool_call_output":
+		o.frame(KindRole, "tool")
+		o.textFrame(KindToolResult, item.get("call_id"))
+		o.content(item.get("output"), 0)
+		return 0
+	}
+	o.frame(KindItem, quoteText(typ))
+	fields := slices.DeleteFunc(slices.Clone(item), func(m member) bool { return m.key == "type" || m.value == nil })
+	for _, m := range byName(fields) {
+		o.textFrame(KindToolField, m.key)
+		o.frame(KindValue, compactJSON(m.value))
+	}
+	return 0
 }

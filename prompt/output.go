@@ -1,15 +1,20 @@
 package prompt
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"io"
-	"unicode/utf8"
 
 	"github.com/zeebo/xxh3"
 )
 
-// digestLen is how many bytes a digest takes in the key stream.
-const digestLen = 32
+const (
+	// frameLen is how many bytes a frame takes in the key stream beside its content.
+	frameLen = 2
+
+	// digestLen is how many bytes a digest takes in the key stream.
+	digestLen = 32
+)
 
 const (
 	// roomLen is how many bytes of small pieces are gathered for one Write.
@@ -125,17 +130,46 @@ func (o *output) json(raw []byte) {
 // rewrite writes what the escapes or the control byte that raw begins with are in the key
 // stream, and returns how many bytes of raw that was.
 func (o *output) rewrite(raw []byte) int {
-	n := 0
-	for r := wide(raw); r != 0; r = wide(raw[n:]) {
-		o.len += utf8.EncodeRune(o.free(utf8.UTFMax)[:utf8.UTFMax], r)
-		n += 6
-	}
-	if n > 0 {
+	if n := o.wide(raw); n > 0 {
 		return n
 	}
 	r, n, _ := rewritable(raw)
 	o.len += len(appendCanonical(o.free(6), r))
 	return n
+}
+
+// wide writes what skipWide steps over: all of it goes through the room for small pieces,
+// a rune or eight bytes at a time.
+func (o *output) wide(raw []byte) int {
+	i, n := 0, o.len
+	for i+8 <= len(raw) {
+		if n > roomLen-8 {
+			o.len = n
+			o.flush()
+			n = 0
+		}
+		x, room := word(raw, i), o.room[n:n+8]
+		if x&0xffff == escapeU {
+			r := hex4(x >> 16)
+			if !isWide(r) {
+				break
+			}
+			bytes, size := utf8Of(r)
+			binary.LittleEndian.PutUint32(room, bytes)
+			n += size
+			i += 6
+			continue
+		}
+		ordinary := first(ordinary(x))
+		binary.LittleEndian.PutUint64(room, x)
+		n += ordinary
+		i += ordinary
+		if ordinary == 0 || ordinary == 8 {
+			break
+		}
+	}
+	o.len = n
+	return i
 }
 
 // MessageEnder is a writer of key streams that wants to know where messages end.
@@ -173,7 +207,7 @@ func (p *Prompt) WriteTo(w io.Writer) (int64, error) {
 
 func (p *Prompt) write(seg *Segment) {
 	o := &p.out
-	o.len += len(append(o.free(2), '"', byte(seg.Kind)))
+	o.len += len(append(o.free(frameLen), '"', byte(seg.Kind)))
 	raw := p.scan.raw(seg.span)
 	switch {
 	case seg.Kind == KindDigest:

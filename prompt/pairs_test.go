@@ -8,9 +8,17 @@ import (
 )
 
 const (
-	chatPath        = "/v1/chat/completions"
-	completionsPath = "/v1/completions"
-	messagesPath    = "/v1/messages"
+	chatPath          = "/v1/chat/completions"
+	completionsPath   = "/v1/completions"
+	messagesPath      = "/v1/messages"
+	responsesPath     = "/v1/responses"
+	generatePath      = "/generate"
+	tokenGeneratePath = "/inference/v1/generate"
+	embeddingsPath    = "/v1/embeddings"
+	poolingPath       = "/pooling"
+	classifyPath      = "/classify"
+	scorePath         = "/v1/score"
+	rerankPath        = "/v1/rerank"
 )
 
 // user is a chat with one user message of the given content.
@@ -36,6 +44,9 @@ func image(url, fields string) string {
 func claude(fields string) string {
 	return `{` + fields + `,"messages":[{"role":"user","content":"x"}]}`
 }
+
+// items is a responses request with a list of items.
+func items(list string) string { return `{"input":[` + list + `]}` }
 
 func block(fields string) string { return user(`[{` + fields + `}]`) }
 
@@ -200,6 +211,75 @@ var pairs = []struct {
 	{"a thought's signature", messagesPath, block(`"type":"thinking","thinking":"a","signature":"s"`), block(`"type":"thinking","thinking":"a"`), true},
 	{"sealed thinking", messagesPath, block(`"type":"redacted_thinking","data":"a"`), block(`"type":"redacted_thinking","data":"b"`), false},
 	{"documents in messages", messagesPath, block(`"type":"document","source":{"type":"text","data":"a"}`), block(`"type":"document","source":{"type":"text","data":"b"}`), false},
+	// OpenAI responses.
+	{"a text or a message with it", responsesPath, `{"input":"x"}`, `{"input":[{"role":"user","content":"x"}]}`, true},
+	{"a message or an item that says so", responsesPath, `{"input":[{"role":"user","content":"x"}]}`, items(`{"id":"m","type":"message","status":"completed","role":"user","content":[{"type":"input_text","text":"x"}]}`), true},
+	{"instructions", responsesPath, `{"instructions":"a","input":"x"}`, `{"instructions":"b","input":"x"}`, false},
+	{"instructions or a system message", responsesPath, `{"instructions":"a","input":"x"}`, items(`{"role":"system","content":"a"},{"role":"user","content":"x"}`), true},
+	{"no instructions", responsesPath, `{"instructions":null,"input":"x"}`, `{"input":"x"}`, true},
+	{"fields of a response do not matter", responsesPath, `{"input":"x","store":false,"text":{"format":{"type":"text"}},"truncation":"auto"}`, `{"input":"x"}`, true},
+	{"effort", responsesPath, `{"input":"x","reasoning":{"effort":"low"}}`, `{"input":"x","reasoning":{"effort":"high"}}`, false},
+	{"how reasoning is summed up", responsesPath, `{"input":"x","reasoning":{"effort":"low","summary":"auto"}}`, `{"input":"x","reasoning":{"effort":"low"}}`, true},
+	{"what the engine has", responsesPath, `{"previous_response_id":"r1","input":"x"}`, `{"previous_response_id":"r2","input":"x"}`, false},
+	{"what the engine has, or nothing", responsesPath, `{"previous_response_id":"r1","input":"x"}`, `{"previous_response_id":null,"input":"x"}`, false},
+	{"a conversation or its id", responsesPath, `{"conversation":{"id":"c"},"input":"x"}`, `{"conversation":"c","input":"x"}`, true},
+	{"tools that are left out", responsesPath, `{"input":"x","tools":[{"type":"function","name":"f"}],"tool_choice":"none"}`, `{"input":"x"}`, true},
+	{"tools that are not", responsesPath, `{"input":"x","tools":[{"type":"function","name":"f"}],"tool_choice":"auto"}`, `{"input":"x"}`, false},
+	{"tools that the engine has", responsesPath, `{"input":"x","tools":[{"type":"web_search"}]}`, `{"input":"x","tools":[{"type":"code_interpreter"}]}`, false},
+	{"order in items", responsesPath, items(`{"type":"function_call","call_id":"1","name":"f","arguments":"{}"}`), items(`{"arguments":"{}","call_id":"1","name":"f","type":"function_call"}`), true},
+	{"an item's own id and status", responsesPath, items(`{"type":"function_call","id":"fc_1","call_id":"1","name":"f","arguments":"{}","status":"completed"}`), items(`{"type":"function_call","call_id":"1","name":"f","arguments":"{}"}`), true},
+	{"which call", responsesPath, items(`{"type":"function_call","call_id":"1","name":"f"}`), items(`{"type":"function_call","call_id":"2","name":"f"}`), false},
+	{"custom calls are not functions'", responsesPath, items(`{"type":"custom_tool_call","call_id":"1","name":"f","input":"x"}`), items(`{"type":"function_call","call_id":"1","name":"f","arguments":"x"}`), false},
+	{"a result as string or part", responsesPath, items(`{"type":"function_call_output","call_id":"1","output":"x"}`), items(`{"type":"function_call_output","call_id":"1","output":[{"type":"input_text","text":"x"}]}`), true},
+	{"a result", responsesPath, items(`{"type":"function_call_output","call_id":"1","output":"x"}`), items(`{"type":"function_call_output","call_id":"1","output":"y"}`), false},
+	{"reasoning before its summary", responsesPath, items(`{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"content":[{"type":"reasoning_text","text":"r"}]}`), items(`{"type":"reasoning","content":[{"type":"reasoning_text","text":"r"}],"summary":[]}`), true},
+	{"a summary if there is no more", responsesPath, items(`{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}]}`), items(`{"type":"reasoning","summary":[]}`), false},
+	{"sealed reasoning", responsesPath, items(`{"type":"reasoning","summary":[],"encrypted_content":"a"}`), items(`{"type":"reasoning","summary":[],"encrypted_content":"b"}`), false},
+	{"references", responsesPath, items(`{"type":"item_reference","id":"a"}`), items(`{"type":"item_reference","id":"b"}`), false},
+	{"items of unknown type", responsesPath, items(`{"type":"new","a":1,"b":"x"}`), items(`{"b":"x","type":"new","a":1}`), true},
+	{"what is in them", responsesPath, items(`{"type":"new","a":1}`), items(`{"type":"new","a":2}`), false},
+	{"two answers are not one", responsesPath, items(`{"role":"assistant","content":"a"},{"role":"assistant","content":"b"}`), items(`{"role":"assistant","content":["a","b"]}`), false},
+	{"an image's detail in responses", responsesPath, items(`{"role":"user","content":[{"type":"input_image","image_url":"u","detail":"low"}]}`), items(`{"role":"user","content":[{"type":"input_image","image_url":"u"}]}`), true},
+
+	// Engines' own APIs.
+	{"a text or a list of one", generatePath, `{"text":"x"}`, `{"text":["x"]}`, true},
+	{"ids or a list of one", generatePath, `{"input_ids":[1,2]}`, `{"input_ids":[[1, 2]]}`, true},
+	{"text goes before ids", generatePath, `{"text":"x","input_ids":[1]}`, `{"text":"x"}`, true},
+	{"no text", generatePath, `{"text":null,"input_ids":[1]}`, `{"input_ids":[1]}`, true},
+	{"sampling of own APIs", generatePath, `{"text":"x","sampling_params":{"temperature":0}}`, `{"text":"x","stream":true}`, true},
+	{"images beside a text", generatePath, `{"text":"x","image_data":"a"}`, `{"text":"x","image_data":"b"}`, false},
+	{"an image or a list of one", generatePath, `{"text":"x","image_data":"a"}`, `{"text":"x","image_data":["a"]}`, true},
+	{"order of images", generatePath, `{"text":"x","image_data":["a","b"]}`, `{"text":"x","image_data":["b","a"]}`, false},
+	{"the second prompt's image", generatePath, `{"text":["x","y"],"image_data":["a","b"]}`, `{"text":["x","y"],"image_data":["a","c"]}`, true},
+	{"sounds beside a text", generatePath, `{"text":"x","audio_data":"a"}`, `{"text":"x","video_data":"a"}`, false},
+	{"embeddings instead of ids", generatePath, `{"input_embeds":[[0.5]]}`, `{"input_embeds":[[0.25]]}`, false},
+	{"token ids", tokenGeneratePath, `{"token_ids":[1,2]}`, `{"token_ids":[1,3]}`, false},
+	{"media of token ids", tokenGeneratePath, `{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]}}}`, `{"token_ids":[1],"features":{"mm_hashes":{"image":["b"]}}}`, false},
+	{"media of token ids by their names", tokenGeneratePath, `{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"kwargs_data":null}}`, `{"token_ids":[1],"features":{"mm_hashes":{"image":["a"]},"kwargs_data":"xyz"}}`, true},
+	{"no media of token ids", tokenGeneratePath, `{"token_ids":[1],"features":null}`, `{"token_ids":[1]}`, true},
+
+	// Several prompts: the first is what is routed on.
+	{"the first of several texts", completionsPath, `{"prompt":["a","b"]}`, `{"prompt":"a"}`, true},
+	{"another first one", completionsPath, `{"prompt":["a","b"]}`, `{"prompt":["b","a"]}`, false},
+	{"the first of several lists of ids", completionsPath, `{"prompt":[[1],[2]]}`, `{"prompt":[1]}`, true},
+	{"the first of several inputs", embeddingsPath, `{"input":["a","b"]}`, `{"input":"a"}`, true},
+	{"inputs as ids", embeddingsPath, `{"input":[1,2]}`, `{"input":[[1,2],[3]]}`, true},
+	{"dimensions and format", embeddingsPath, `{"input":"a","dimensions":8,"encoding_format":"base64"}`, `{"input":"a"}`, true},
+	{"a chat to embed is no text", embeddingsPath, user(`"x"`), `{"input":"x"}`, false},
+	{"special tokens of a text to embed", embeddingsPath, `{"input":"x","add_special_tokens":true}`, `{"input":"x"}`, true},
+	{"special tokens of a chat to embed", embeddingsPath, with(`"add_special_tokens":true`), user(`"x"`), false},
+	{"text of classifiers", classifyPath, `{"text":"x"}`, `{"input":"x"}`, true},
+	{"inputs to pool", poolingPath, `{"input":"x"}`, `{"input":"y"}`, false},
+	{"queries", rerankPath, `{"query":"a","documents":["x","y"]}`, `{"query":"b","documents":["x","y"]}`, false},
+	{"the first document", rerankPath, `{"query":"a","documents":["x","y"]}`, `{"documents":["x","z"],"query":"a","top_n":1}`, true},
+	{"another first document", rerankPath, `{"query":"a","documents":["x","y"]}`, `{"query":"a","documents":["y","x"]}`, false},
+	{"a document as text or object", rerankPath, `{"query":"a","documents":["x"]}`, `{"query":"a","documents":[{"text":"x"}]}`, true},
+	{"a query as text or parts", rerankPath, `{"query":"a","documents":["x"]}`, `{"query":[{"type":"text","text":"a"}],"documents":["x"]}`, true},
+	{"what the query is for", rerankPath, `{"query":"a","documents":["x"],"instruction":"i"}`, `{"query":"a","documents":["x"]}`, false},
+	{"pairs by any name", scorePath, `{"text_1":"a","text_2":["x"]}`, `{"queries":["a"],"documents":"x"}`, true},
+	{"pairs by any other name", scorePath, `{"data_1":"a","data_2":["x"]}`, `{"query":"a","items":["x"]}`, true},
+	{"sides of a pair", scorePath, `{"text_1":"a","text_2":"x"}`, `{"text_1":"x","text_2":"a"}`, false},
+
 	{"a document's title", messagesPath, block(`"type":"document","title":"a","source":{"type":"text","data":"a"}`), block(`"type":"document","title":"b","source":{"type":"text","data":"a"}`), false},
 }
 
@@ -223,4 +303,29 @@ func TestSameTextAsChatAndAsMessagesHasTheSameStream(t *testing.T) {
 	messages := streamOf(t, &p, messagesPath, []byte(`{"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`))
 	require.Equal(t, chat, messages)
 	require.Equal(t, `"Rsystem"Ts"Ruser"Tx`, chat)
+}
+
+// TestSameConversationAsChatAndAsResponsesHasTheSameStream has a chat in the one form and
+// in the other, as engines translate it.
+func TestSameConversationAsChatAndAsResponsesHasTheSameStream(t *testing.T) {
+	var p Prompt
+	chat := streamOf(t, &p, chatPath, []byte(`{"reasoning_effort":"low","tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"a":1},"strict":true}}],"messages":[
+		{"role":"system","content":"s"},
+		{"role":"user","content":[{"type":"text","text":"look"},{"type":"image_url","image_url":{"url":"u"}}]},
+		{"role":"assistant","reasoning":"r","content":"c","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"f","arguments":"[]"}}]},
+		{"role":"tool","tool_call_id":"1","content":"one"},
+		{"role":"tool","tool_call_id":"2","content":"two"},
+		{"role":"assistant","content":"done"},
+		{"role":"user","content":"thanks"}]}`))
+	responses := streamOf(t, &p, responsesPath, []byte(`{"reasoning":{"effort":"low"},"instructions":"s","tools":[{"type":"function","name":"f","description":"d","parameters":{"a":1},"strict":true}],"input":[
+		{"role":"user","content":[{"type":"input_text","text":"look"},{"type":"input_image","image_url":"u","detail":"auto"}]},
+		{"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"r"}]},
+		{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{"type":"output_text","text":"c","annotations":[]}]},
+		{"type":"function_call","id":"fc_1","call_id":"1","name":"f","arguments":"{}","status":"completed"},
+		{"type":"function_call","id":"fc_2","call_id":"2","name":"f","arguments":"[]","status":"completed"},
+		{"type":"function_call_output","call_id":"1","output":"one"},
+		{"type":"function_call_output","call_id":"2","output":"two"},
+		{"type":"message","role":"assistant","content":"done"},
+		{"role":"user","content":"thanks"}]}`))
+	require.Equal(t, chat, responses)
 }

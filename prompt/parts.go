@@ -49,6 +49,7 @@ const (
 	mediaPart partKind = iota // all that is not known below
 	textPart
 	thinkingPart
+	reasoningPart
 	redactedPart
 	refusalPart
 	toolUsePart
@@ -61,6 +62,8 @@ func partKindOf(typ []byte, depth int) partKind {
 		return textPart
 	case "thinking":
 		return thinkingPart
+	case "reasoning_text", "summary_text":
+		return reasoningPart
 	case "redacted_thinking":
 		return redactedPart
 	case "refusal":
@@ -156,6 +159,8 @@ func (p *Prompt) addPart(kind partKind, c *part, lo int) {
 		p.open(KindText, c.text)
 	case thinkingPart:
 		p.add(KindReasoning, c.thinking)
+	case reasoningPart:
+		p.add(KindReasoning, c.text)
 	case redactedPart:
 		p.add(KindRedacted, c.data)
 	case refusalPart:
@@ -182,25 +187,26 @@ func (p *Prompt) media() {
 	s := &p.scan
 	lo := len(p.Segments)
 	p.open(KindMedia, span{})
-	var id, firstKey span
+	var id, firstKey, url span
 	for s.enter(); s.nextKey(); {
 		switch string(s.key) {
 		case "type":
 			p.Segments[lo].span = s.str()
 		case "uuid":
 			id = s.str()
-		case "cache_control":
+		case "cache_control", "detail":
 			s.skip()
 		default:
 			if firstKey.form == absent {
 				firstKey = s.keySpan
 			}
+			if string(s.key) == "image_url" {
+				url = s.keySpan
+			}
 			p.mediaField()
 		}
 	}
-	if p.Segments[lo].form == absent {
-		p.Segments[lo].span = firstKey
-	}
+	p.Segments[lo].span = p.mediaType(p.Segments[lo].span, firstKey, url)
 	if s.ended() || id.size > 0 {
 		// Of media cut short nothing but the type is certain.
 		p.Segments = p.Segments[:lo+1]
@@ -210,6 +216,19 @@ func (p *Prompt) media() {
 		return
 	}
 	p.sortPairs(lo + 1)
+}
+
+// mediaType returns the type of a part that holds media: its first field if it has none,
+// and that of a chat's image if it is an image of a responses request.
+func (p *Prompt) mediaType(typ, firstKey, url span) span {
+	switch {
+	case typ.form == absent:
+		return firstKey
+	case string(p.scan.word(typ)) != "input_image" || url.form == absent && !p.scan.ended():
+		return typ
+	default:
+		return url // absent if it may yet come
+	}
 }
 
 // mediaField reads a field of a part that holds media, or an object of fields that do.

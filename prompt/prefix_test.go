@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -26,6 +27,27 @@ var inOrder = map[string][]string{
 		`{"model":"m","max_tokens":100,"tools":[{"name":"f","description":"d","input_schema":{"type":"object"},"cache_control":{"type":"ephemeral"}},{"type":"computer","name":"c","display_width_px":100}],"system":[{"type":"text","text":"x-anthropic-billing-header: cch=1"},{"type":"text","text":"You are Claude","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"text","text":"hi"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBOR"}}]},{"role":"assistant","content":[{"type":"thinking","thinking":"hm","signature":"s"},{"type":"redacted_thinking","data":"zz"},{"type":"tool_use","id":"t1","name":"f","input":{"b": 1, "a": "\u00e9"}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[{"type":"text","text":"x"},{"type":"image","source":{"type":"url","url":"u"}}],"is_error":true},{"type":"text","text":"go on"}]}]}`,
 		`{"system":"s","messages":[{"role":"user","content":"x"}]}`,
 	},
+	responsesPath: {
+		`{"model":"m","reasoning":{"effort":"low","summary":"auto"},"tools":[{"type":"function","name":"f","description":"does \u00e9","parameters":{"type": "object"},"strict":true},{"type":"web_search_preview","search_context_size":"low"}],"instructions":"Be \"kind\"","previous_response_id":"resp_\u0031","input":[{"role":"user","content":[{"type":"input_text","text":"What is this?"},{"type":"input_image","image_url":"data:image/png;base64,iVBORw0KGgo=","detail":"low"},{"type":"input_file","filename":"a.pdf","file_data":"JVBERi0="}]},{"type":"reasoning","id":"rs_1","content":[{"type":"reasoning_text","text":"Let me think."}]},{"type":"message","id":"msg_1","role":"assistant","content":[{"type":"output_text","text":"A \ud83d\ude00","annotations":[]}]},{"type":"function_call","id":"fc_1","call_id":"call_1","name":"get_weather","arguments":"{\"city\":\"Paris\"}"},{"type":"custom_tool_call","call_id":"call_2","name":"sh","input":"ls \u2603"},{"type":"function_call_output","call_id":"call_1","output":"18 \u00b0C"},{"type":"custom_tool_call_output","call_id":"call_2","output":[{"type":"input_text","text":"x"}]},{"type":"item_reference","id":"it_1"},{"type":"web_search_call","id":"ws_1","action":{"query": "q"}},{"role":"user","content":"Thanks"}],"max_output_tokens":10}`,
+		`{"model":"m","instructions":"s","input":"a text \u00e9","stream":true}`,
+		`{"conversation":{"id":"conv_1"},"input":[{"role":"assistant","content":"a"},{"role":"assistant","content":"b"},{"type":"reasoning","summary":[],"encrypted_content":"zz"}]}`,
+	},
+	generatePath: {
+		`{"image_data":["data:image/png;base64,iVBOR","https://x/y.png"],"text":"<image><image> What? \u2603","sampling_params":{"max_new_tokens":5,"n":2},"stream":true}`,
+		`{"text":["one","two \ud83d\ude00"]}`,
+		`{"rid":"r","input_ids":[[1, 23],[456]],"lora_path":["a",null]}`,
+		`{"input_embeds":[[0.5,-1.5e-2]],"stream":true}`,
+	},
+	tokenGeneratePath: {`{"model":"m","features":{"mm_hashes":{"image":["h"]},"kwargs_data":null},"token_ids":[1,23,456,7890],"sampling_params":{"max_tokens":4}}`},
+	embeddingsPath: {
+		`{"model":"m","input":["one","two"],"dimensions":8}`,
+		`{"model":"m","add_special_tokens":true,"truncate_prompt_tokens":5,"messages":[{"role":"user","content":"x"}],"user":"u"}`,
+		`{"add_special_tokens":false,"truncate_prompt_tokens":5,"input":[1,2,3]}`,
+	},
+	poolingPath:  {`{"input":"one"}`},
+	classifyPath: {`{"input":["one","two"]}`, `{"text":"one"}`},
+	scorePath:    {`{"model":"m","text_1":"What?","text_2":["one","two"]}`, `{"query":[1,2],"items":[[3],[4]]}`},
+	rerankPath:   {`{"model":"m","query":"What \u2603?","documents":["one",{"text":"two"}],"top_n":1}`, `{"query":[{"type":"text","text":"q"},{"type":"image_url","image_url":{"url":"u"}}],"documents":[[{"type":"text","text":"d"}]]}`},
 }
 
 func TestFirstPartOfABodyHasTheFirstPartOfTheStream(t *testing.T) {
@@ -63,24 +85,30 @@ func TestConversationThatGoesOnKeepsItsStream(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(11, 12))
 	m := maker{rnd}
 	var p Prompt
-	for range tries(2_000, 200_000) {
-		path, turn := chatPath, m.message
+	for range tries(3_000, 200_000) {
+		path, list, turn := chatPath, "messages", m.message
 		head := m.head(unordered{})
-		if m.chance(3) {
+		switch m.rnd.IntN(3) {
+		case 0:
 			path = messagesPath
 			head = append(head, member{"system", m.text()})
 			turn = func() any {
 				return unordered{{"role", pick(m, "user", "assistant")}, {"content", m.content(m.block)()}}
 			}
+		case 1:
+			path, list, turn = responsesPath, "input", m.item
+			head = append(head, member{"instructions", m.text()})
 		}
 		var messages []any
 		before := ""
 		for range 5 {
 			messages = append(messages, turn())
-			body := spell(rnd, append(append(unordered{}, head...), member{"messages", messages}))
+			body := spell(rnd, append(append(unordered{}, head...), member{list, messages}))
 			stream := streamOf(t, &p, path, []byte(body))
 			require.True(t, strings.HasPrefix(stream, before), "%s\nis not the beginning of\n%s", before, stream)
-			require.Greater(t, len(stream), len(before))
+			if path != responsesPath { // where an item may hold nothing
+				require.Greater(t, len(stream), len(before))
+			}
 			before = stream
 		}
 	}
@@ -88,11 +116,32 @@ func TestConversationThatGoesOnKeepsItsStream(t *testing.T) {
 
 func TestIDsThatGoOnKeepTheirStream(t *testing.T) {
 	var p Prompt
-	before := ""
-	for _, ids := range []string{"1", "1,23", "1, 23, 4", "1,23,4,567"} {
-		stream := streamOf(t, &p, completionsPath, []byte(`{"prompt":[`+ids+`]}`))
-		require.True(t, strings.HasPrefix(stream, before))
-		before = stream
+	for path, field := range map[string]string{completionsPath: "prompt", generatePath: "input_ids", tokenGeneratePath: "token_ids"} {
+		before := ""
+		for _, ids := range []string{"1", "1,23", "1, 23, 4", "1,23,4,567"} {
+			stream := streamOf(t, &p, path, []byte(`{"`+field+`":[`+ids+`]}`))
+			require.True(t, strings.HasPrefix(stream, before))
+			before = stream
+		}
+	}
+}
+
+// TestTextsThatGoOnKeepTheirStream grows the text of each API that has one; in a list it is
+// the first that counts.
+func TestTextsThatGoOnKeepTheirStream(t *testing.T) {
+	var p Prompt
+	for path, form := range map[string]string{
+		completionsPath: `{"prompt":[%q,"x"]}`, generatePath: `{"text":%q}`, responsesPath: `{"input":%q}`,
+		embeddingsPath: `{"input":[%q]}`, poolingPath: `{"input":%q}`, classifyPath: `{"input":[%q,"y"]}`,
+		scorePath: `{"text_1":"q","text_2":[%q,"x"]}`, rerankPath: `{"documents":[%q],"query":"q"}`,
+	} {
+		before := ""
+		for n := range 5 {
+			stream := streamOf(t, &p, path, fmt.Appendf(nil, form, strings.Repeat("and so on ", n+1)))
+			require.True(t, strings.HasPrefix(stream, before))
+			require.Greater(t, len(stream), len(before))
+			before = stream
+		}
 	}
 }
 

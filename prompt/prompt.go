@@ -3,51 +3,9 @@ package prompt
 import (
 	"bytes"
 	"math"
-	"strings"
 
 	"github.com/zeebo/xxh3"
 )
-
-// API is the kind of a request.
-type API uint8
-
-// The APIs whose prompts are understood. Of requests of any other, only the fields that
-// are not the prompt are read.
-const (
-	Unknown     API = iota
-	Chat            // OpenAI chat completions
-	Completions     // OpenAI completions
-	Messages        // Anthropic messages
-)
-
-// String returns a short name for metrics and logs.
-func (a API) String() string {
-	switch a {
-	case Chat:
-		return "chat"
-	case Completions:
-		return "completions"
-	case Messages:
-		return "messages"
-	default:
-		return "unknown"
-	}
-}
-
-// APIOf returns the API that requests to path speak. It goes by the path's end, so that
-// engines mounted under a prefix are found.
-func APIOf(path string) API {
-	switch {
-	case strings.HasSuffix(path, "/v1/chat/completions"):
-		return Chat
-	case strings.HasSuffix(path, "/v1/completions"):
-		return Completions
-	case strings.HasSuffix(path, "/v1/messages"):
-		return Messages
-	default:
-		return Unknown
-	}
-}
 
 const (
 	// maxBody is how much of a body is read. Offsets in segments have 32 bits.
@@ -66,10 +24,12 @@ const (
 
 // Session holds the fields by which clients say that requests belong together.
 type Session struct {
-	PromptCacheKey []byte // prompt_cache_key
-	User           []byte // user
-	UserID         []byte // metadata.user_id
-	SessionID      []byte // session_params.session_id
+	PromptCacheKey     []byte // prompt_cache_key
+	User               []byte // user
+	UserID             []byte // metadata.user_id
+	SessionID          []byte // session_params.session_id, else session_params.id
+	PreviousResponseID []byte // previous_response_id: the engine has what came before
+	Conversation       []byte // conversation, or its id: the same
 }
 
 // Prompt is what Parse found in a body. Its slices point into the body, which must stay
@@ -85,15 +45,20 @@ type Prompt struct {
 	MaxTokens    int    // most output tokens asked for, -1 if not said; max_completion_tokens goes before max_tokens
 	N            int    // choices asked for, 1 if not said
 	Salt         []byte // cache_salt: engines keep the caches of different salts apart
-	LoRA         []byte // lora_path or lora_name, if it is one string
+	LoRA         []byte // lora_path or lora_name; the first of a list
 	ExtraKey     []byte // extra_key: SGLang keeps the caches of different keys apart
 	Session      Session
 
-	// Segments is the prompt in the order in which a chat template puts it.
+	// Segments is the prompt in the order in which a chat template puts it. If a request
+	// has several prompts it is the first one.
 	Segments  []Segment
-	TextBytes int // bytes of the segments that are prefilled as text, frames not counted
-	TokenIDs  int // prompt tokens given as ids
-	Media     int // images, sounds, videos, files and parts of unknown type
+	Prompts   int // how many there are, 1 of a conversation
+	TextBytes int // bytes that are prefilled as text, of all prompts, frames not counted
+	TokenIDs  int // prompt tokens given as ids, of all prompts
+	Media     int // images, sounds, videos, files and parts of unknown type, of all prompts
+
+	// OtherBytes is how long the key streams of all prompts but the first would be.
+	OtherBytes int
 
 	// Partial is set if the body was seen to be malformed, ended early, or held more
 	// segments than are kept. What came before was read.
@@ -122,7 +87,8 @@ func (p *Prompt) Reset() {
 	p.API, p.Model, p.Stream, p.IncludeUsage = Unknown, nil, false, false
 	p.MaxTokens, p.N = -1, 1
 	p.Salt, p.LoRA, p.ExtraKey, p.Session = nil, nil, nil, Session{}
-	p.Segments, p.TextBytes, p.TokenIDs, p.Media, p.Partial = segments, 0, 0, 0, false
+	p.Segments, p.Prompts, p.OtherBytes = segments, 1, 0
+	p.TextBytes, p.TokenIDs, p.Media, p.Partial = 0, 0, 0, false
 	p.scan, p.spare, p.decoded = scanner{}, spare, decoded
 }
 

@@ -28,17 +28,44 @@ func TestAPIGoesByTheEndOfThePath(t *testing.T) {
 		"/v1/completions":             Completions,
 		"/openai/v1/completions":      Completions,
 		"/v1/messages":                Messages,
-		"/v1/messages/count_tokens":   Unknown,
+		"/v1/responses":               Responses,
+		"/v1/responses/resp_1":        Unknown,
+		"/v1/embeddings":              Embeddings,
+		"/generate":                   Generate,
+		"/sglang/generate":            Generate,
+		"/health_generate":            Unknown,
+		"/inference/v1/generate":      TokenGenerate,
+		"/pooling":                    Pooling,
+		"/classify":                   Classify,
+		"/v1/classify":                Classify,
+		"/score":                      Score,
+		"/v1/score":                   Score,
+		"/rerank":                     Rerank,
+		"/v1/rerank":                  Rerank,
+		"/v2/rerank":                  Rerank,
+		"/tokenize":                   Tokenize,
+		"/v1/tokenize":                Tokenize,
+		"/detokenize":                 Tokenize,
+		"/v1/messages/count_tokens":   Tokenize,
+		"/v1/chat/completions/render": Tokenize,
 		"/v1/chat/completions/batch":  Unknown,
 		"/chat/completions":           Unknown,
 		"/v1/completionsx":            Unknown,
-		"/v1/embeddings":              Unknown,
+		"/v1/audio/speech":            Unknown,
 		"":                            Unknown,
 	} {
 		require.Equal(t, api, parsed(path, `{}`).API, path)
 	}
-	require.Equal(t, []string{"unknown", "chat", "completions", "messages"},
-		[]string{Unknown.String(), Chat.String(), Completions.String(), Messages.String()})
+}
+
+func TestEveryAPIHasItsName(t *testing.T) {
+	seen := map[string]bool{}
+	for _, name := range names {
+		require.Regexp(t, "^[a-z_]+$", name)
+		require.False(t, seen[name], name)
+		seen[name] = true
+	}
+	require.Equal(t, "unknown", API(len(names)).String())
 }
 
 func TestModelIsTheLastStringUnderExactlyThatKey(t *testing.T) {
@@ -60,7 +87,7 @@ func TestModelIsTheLastStringUnderExactlyThatKey(t *testing.T) {
 		"\xef\xbb\xbf" + `{"model":"a"}`:                           "a",
 		`{"model":"` + strings.Repeat(`\u0061`, maxDecoded) + `"}`: strings.Repeat(`\u0061`, maxDecoded),
 	} {
-		for _, path := range []string{chatPath, "/v1/embeddings"} {
+		for _, path := range []string{chatPath, "/v1/embeddings", "/v1/foo"} {
 			require.Equal(t, model, string(parsed(path, body).Model), body)
 		}
 	}
@@ -76,11 +103,70 @@ func TestFieldsAreRead(t *testing.T) {
 	require.Equal(t, 3, p.N)
 	require.Equal(t, 5, p.MaxTokens)
 	require.Equal(t, "m s l e", fmt.Sprintf("%s %s %s %s", p.Model, p.Salt, p.LoRA, p.ExtraKey))
-	require.Equal(t, Session{[]byte("k"), []byte("u"), []byte("v"), []byte("w")}, p.Session)
+	require.Equal(t, Session{PromptCacheKey: []byte("k"), User: []byte("u"), UserID: []byte("v"), SessionID: []byte("w")}, p.Session)
 	require.True(t, p.Empty())
-	require.Equal(t, "two", string(parsed(chatPath, `{"lora_path":["one"],"lora_name":"two"}`).LoRA))
+	require.Equal(t, "one", string(parsed(chatPath, `{"lora_path":["one","three"],"lora_name":"two"}`).LoRA))
+	require.Equal(t, "two", string(parsed(chatPath, `{"lora_path":[null],"lora_name":"two"}`).LoRA))
 	require.False(t, parsed(chatPath, `{"stream":true,"stream":false}`).Stream)
 	require.False(t, parsed(chatPath, `{"stream_options":{"include_usage":true},"stream_options":null}`).IncludeUsage)
+}
+
+func TestSessionsAreReadOfEveryAPI(t *testing.T) {
+	for _, path := range fuzzPaths {
+		p := parsed(path, `{"prompt_cache_key":"k","user":"u","metadata":{"user_id":"v"},"session_params":{"id":"w"}}`)
+		require.Equal(t, Session{PromptCacheKey: []byte("k"), User: []byte("u"), UserID: []byte("v"), SessionID: []byte("w")}, p.Session, path)
+		p = parsed(path, `{"session_params":[{"session_id":"w","id":"x"},{"id":"y"}],"extra_key":["e"],"cache_salt":["s","t"]}`)
+		require.Equal(t, "w e s", fmt.Sprintf("%s %s %s", p.Session.SessionID, p.ExtraKey, p.Salt))
+	}
+	require.Equal(t, "r", string(parsed(responsesPath, `{"previous_response_id":"\u0072"}`).Session.PreviousResponseID))
+	require.Equal(t, "c", string(parsed(responsesPath, `{"conversation":"c"}`).Session.Conversation))
+	require.Equal(t, "c", string(parsed(responsesPath, `{"conversation":{"id":"c"}}`).Session.Conversation))
+}
+
+func TestSamplingIsReadOfEnginesOwnAPIs(t *testing.T) {
+	for body, want := range map[string][2]int{
+		`{"sampling_params":{"n":3,"max_new_tokens":5}}`:                    {3, 5},
+		`{"sampling_params":{"n":3,"max_tokens":5}}`:                        {3, 5},
+		`{"sampling_params":[{"n":3,"max_new_tokens":5},{"n":4}]}`:          {3, 5},
+		`{"sampling_params":null}`:                                          {1, -1},
+		`{"sampling_params":{"max_new_tokens":null,"stop":["max_tokens"]}}`: {1, -1},
+	} {
+		for _, path := range []string{generatePath, tokenGeneratePath} {
+			p := parsed(path, body)
+			require.Equal(t, want, [2]int{p.N, p.MaxTokens}, body)
+		}
+	}
+	require.Equal(t, 7, parsed(responsesPath, `{"max_output_tokens":7,"max_tokens":5}`).MaxTokens)
+	require.Equal(t, -1, parsed(responsesPath, `{"max_tokens":5}`).MaxTokens)
+}
+
+// TestOthersOfSeveralPromptsCountAsWork compares the sizes of several prompts with those
+// of one.
+func TestOthersOfSeveralPromptsCountAsWork(t *testing.T) {
+	for _, c := range []struct {
+		path, body                            string
+		prompts, text, ids, media, other, key int
+	}{
+		{completionsPath, `{"prompt":["ab","cde"]}`, 2, 5, 0, 0, 5, 4},
+		{completionsPath, `{"prompt":[[1,2],[3],[4,5]]}`, 3, 0, 5, 0, 8, 5},
+		{completionsPath, `{"prompt":["ab"],"prompt":"x"}`, 1, 1, 0, 0, 0, 3},
+		{completionsPath, `{"prompt":["ab","c"],"prompt":["x",null]}`, 1, 1, 0, 0, 0, 3},
+		{completionsPath, `{"prompt":["ab","cd`, 2, 4, 0, 0, 4, 4},
+		{generatePath, `{"text":["ab","cd"],"input_ids":[[1],[2]]}`, 2, 4, 0, 0, 4, 4},
+		{generatePath, `{"image_data":["u","v","w"],"text":["a","b","c"]}`, 3, 3, 0, 3, 6, 3 + 2 + 10 + 2 + digestLen},
+		{generatePath, `{"image_data":["u","v"],"text":"a"}`, 1, 1, 0, 2, 0, 3 + 2*(2+10+2+digestLen)},
+		{embeddingsPath, `{"input":["ab","cde","f"]}`, 3, 6, 0, 0, 8, 4},
+		{rerankPath, `{"query":"q","documents":["ab","cde"]}`, 2, 6, 0, 0, 5, 7},
+		{scorePath, `{"text_1":["q","r"],"text_2":["ab","cde"]}`, 2, 7, 0, 0, 8, 7},
+		{scorePath, `{"text_1":"q","text_2":"ab"}`, 1, 3, 0, 0, 0, 7},
+		{responsesPath, `{"input":"ab"}`, 1, 6, 0, 0, 0, 10},
+	} {
+		p := parsed(c.path, c.body)
+		key, err := p.WriteTo(io.Discard)
+		require.NoError(t, err)
+		require.Equal(t, []int{c.prompts, c.text, c.ids, c.media, c.other, c.key},
+			[]int{p.Prompts, p.TextBytes, p.TokenIDs, p.Media, p.OtherBytes, int(key)}, c.body)
+	}
 }
 
 func TestLimitsAreReadIfTheyAreWholeNumbers(t *testing.T) {
@@ -122,7 +208,8 @@ func TestSizesSayHowMuchThereIsToPrefill(t *testing.T) {
 	require.Equal(t, []int{len("user"), 2}, []int{p.TextBytes, p.Media})
 	require.True(t, parsed(chatPath, `{"model":"m","messages":[]}`).Empty())
 	require.True(t, parsed(completionsPath, `{"prompt":""}`).Empty())
-	require.True(t, parsed("/v1/embeddings", `{"input":"x"}`).Empty())
+	require.True(t, parsed("/v1/foo", `{"input":"x"}`).Empty())
+	require.True(t, parsed("/tokenize", `{"prompt":"x"}`).Empty())
 	require.False(t, parsed(completionsPath, `{"prompt":[5]}`).Empty())
 }
 
@@ -209,7 +296,8 @@ func TestBadBodiesAreReadAsFarAsTheyGo(t *testing.T) {
 		`{"prompt":[[1,[2]]]}`:       `"i1,`,
 		`{"prompt":[1,2`:             `"i1,2`,
 		`{"prompt":[[1,2`:            `"i1,2`,
-		`{"prompt":["a","b`:          `"Ta"Tb`,
+		`{"prompt":["a","b`:          `"Ta`,
+		`{"prompt":["a`:              `"Ta`,
 		`{"prompt":[-1,1e2]}`:        `"i-1,1e2`,
 	} {
 		var p Prompt
@@ -270,15 +358,24 @@ func hostile(n int) map[string]string {
 		"equal calls":        `{"messages":[{` + strings.Repeat(`"function_call":{},`, n/19) + `"role":"user"}]}`,
 		"equal results":      user(`[{"type":"tool_result",` + strings.Repeat(`"content":"x",`, n/14) + `"is_error":true}]`),
 		"many prompts":       `{"prompt":[` + strings.Repeat(`[],`, n/3) + `[]]}`,
+		"many items":         `{"input":[` + strings.Repeat(`{},`, n/3) + `{}]}`,
+		"unknown items":      `{"input":[` + strings.Repeat(`{"x":[[[]]],"type":"new"},`, n/26) + `{}]}`,
+		"nested items":       `{"input":[{"type":"new","output":` + strings.Repeat(`[{"type":"new","content":`, n/25),
+		"many calls' items":  `{"input":[` + strings.Repeat(`{"type":"function_call"},`, n/25) + `{}]}`,
+		"many inputs":        `{"input":[` + strings.Repeat(`"",`, n/3) + `""]}`,
+		"many documents":     `{"query":"q","documents":[` + strings.Repeat(`{"text":"x"},`, n/13) + `""]}`,
+		"nested documents":   `{"documents":` + strings.Repeat(`[{"content":`, n/12),
+		"many images":        `{"image_data":[` + strings.Repeat(`"u",`, n/4) + `""],"text":["a","b"]}`,
+		"equal texts":        `{` + strings.Repeat(`"text":["x","y"],`, n/17) + `"input_ids":[[1],[2]]}`,
 	}
 }
 
 func TestHostileBodiesTakeLinearTimeAndBoundedRoom(t *testing.T) {
-	const size = 1 << 20
+	const size = 1 << 19
 	bodies := hostile(size)
 	start := time.Now()
 	for name, body := range bodies {
-		for _, path := range []string{chatPath, completionsPath, messagesPath, "/x"} {
+		for _, path := range []string{chatPath, completionsPath, messagesPath, responsesPath, generatePath, rerankPath, "/x"} {
 			p := parsed(path, body)
 			_, err := p.WriteTo(io.Discard)
 			require.NoError(t, err)
@@ -414,4 +511,13 @@ func TestNothingIsAllocatedOnceAPromptIsInUse(t *testing.T) {
 		Parse(&p, chatPath, body)
 		_, _ = p.WriteTo(&w)
 	}))
+	for path, bodies := range inOrder {
+		for _, body := range bodies {
+			sent := []byte(body)
+			require.Zero(t, testing.AllocsPerRun(20, func() {
+				Parse(&p, path, sent)
+				_, _ = p.WriteTo(&w)
+			}), body)
+		}
+	}
 }

@@ -51,6 +51,9 @@ func TestRecordedPromptsMatchAsTheEnginesTokensDo(t *testing.T) {
 			if slices.Contains(unused, a.Note) || slices.Contains(unused, b.Note) {
 				continue
 			}
+			if (a.Path == tokenGeneratePath) != (b.Path == tokenGeneratePath) {
+				continue // nothing here tells what text ids stand for
+			}
 			require.Equal(t, slices.Equal(a.IDs, b.IDs), a.stream == b.stream, "%s and %s", a.Note, b.Note)
 			if a.stream == b.stream {
 				equal++

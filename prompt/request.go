@@ -15,7 +15,13 @@ const (
 	partTools
 	partFunctions
 	partSystem
-	partBody // messages or bare prompts
+	partInstruction
+	partHistory // what stands for messages that the engine has
+	partImages
+	partVideos
+	partSounds
+	partBody   // messages or bare prompts
+	partSecond // what else a prompt is given as, or what it is paired with
 	partEmbeds
 	partSuffix
 	parts
@@ -23,28 +29,30 @@ const (
 
 // request is what is gathered while the top level of a body is read.
 type request struct {
-	parts                   [parts]run
-	maxTokens               int
-	maxCompletionTokens     int
-	loraPath, loraName      span
-	model, salt, extraKey   span
-	cacheKey, user          span
-	metadataUser, sessionID span
+	parts                  [parts]run
+	first, second          batch // of partBody and partSecond
+	maxTokens              int
+	maxCompletionTokens    int
+	maxOutputTokens        int
+	noTools                bool // the tools are left out of the prompt
+	loraPath, loraName     span
+	model, salt, extraKey  span
+	cacheKey, user         span
+	metadataUser           span
+	sessionID, session     span
+	previous, conversation span
 }
 
 // request reads the object that is the body.
 func (p *Prompt) request() {
 	s := &p.scan
-	r := request{maxTokens: -1, maxCompletionTokens: -1}
+	r := request{maxTokens: -1, maxCompletionTokens: -1, maxOutputTokens: -1}
 	for s.enter(); s.nextKey(); {
 		if !p.field(&r) && (p.full() || !p.promptField(&r)) {
 			s.skip()
 		}
 	}
-	p.MaxTokens = r.maxTokens
-	if r.maxCompletionTokens >= 0 && p.API != Completions {
-		p.MaxTokens = r.maxCompletionTokens
-	}
+	p.MaxTokens = p.limit(&r)
 	p.Model = p.name(r.model)
 	p.Salt = p.name(r.salt)
 	p.ExtraKey = p.name(r.extraKey)
@@ -53,13 +61,41 @@ func (p *Prompt) request() {
 		p.LoRA = p.name(r.loraName)
 	}
 	p.Session = Session{
-		PromptCacheKey: p.name(r.cacheKey),
-		User:           p.name(r.user),
-		UserID:         p.name(r.metadataUser),
-		SessionID:      p.name(r.sessionID),
+		PromptCacheKey:     p.name(r.cacheKey),
+		User:               p.name(r.user),
+		UserID:             p.name(r.metadataUser),
+		SessionID:          p.name(firstOf(r.sessionID, r.session)),
+		PreviousResponseID: p.name(r.previous),
+		Conversation:       p.name(r.conversation),
 	}
+	p.settle(&r)
 	p.arrange(&r)
-	p.count()
+	p.count(&r)
+}
+
+// limit is the most tokens that were asked for, -1 if none were.
+func (p *Prompt) limit(r *request) int {
+	switch {
+	case p.API == Responses:
+		return r.maxOutputTokens
+	case p.API != Completions && r.maxCompletionTokens >= 0:
+		return r.maxCompletionTokens
+	default:
+		return r.maxTokens
+	}
+}
+
+// settle leaves out what other fields say is not in the prompt.
+func (p *Prompt) settle(r *request) {
+	if p.API == Generate || p.API == Classify {
+		p.oneText(r)
+	}
+	p.Prompts = max(1, r.first.prompts, r.second.prompts)
+	p.oneMedium(r)
+	if r.noTools {
+		r.parts[partTools] = run{}
+	}
+	p.dropUsual(r)
 }
 
 // field reads a member that is not of the prompt, and reports whether it was one.
@@ -76,14 +112,16 @@ func (p *Prompt) field(r *request) bool {
 		r.maxTokens = s.integer(0, -1)
 	case "max_completion_tokens":
 		r.maxCompletionTokens = s.integer(0, -1)
+	case "max_output_tokens":
+		r.maxOutputTokens = s.integer(0, -1)
 	case "n":
 		p.N = s.integer(1, 1)
 	case "cache_salt":
-		r.salt = s.str()
+		r.salt = s.oneStr()
 	case "extra_key":
-		r.extraKey = s.str()
+		r.extraKey = s.oneStr()
 	case "lora_path":
-		r.loraPath = s.str()
+		r.loraPath = s.oneStr()
 	case "lora_name":
 		r.loraName = s.str()
 	case "prompt_cache_key":
@@ -93,11 +131,32 @@ func (p *Prompt) field(r *request) bool {
 	case "metadata":
 		r.metadataUser = s.member("user_id")
 	case "session_params":
-		r.sessionID = s.member("session_id")
+		r.sessionID, r.session = span{}, span{}
+		s.one(func() { p.sessionParams(r) })
+	case "sampling_params":
+		s.one(func() { p.sampling(r) })
 	default:
 		return false
 	}
 	return true
+}
+
+func (p *Prompt) sessionParams(r *request) {
+	s := &p.scan
+	if !s.at('{') {
+		s.skip()
+		return
+	}
+	for s.enter(); s.nextKey(); {
+		switch string(s.key) {
+		case "session_id":
+			r.sessionID = s.str()
+		case "id":
+			r.session = s.str()
+		default:
+			s.skip()
+		}
+	}
 }
 
 func (p *Prompt) streamOptions() {
@@ -125,6 +184,16 @@ func (p *Prompt) promptField(r *request) bool {
 		return p.control(r) || p.completionsField(r)
 	case Messages:
 		return p.control(r) || p.messagesField(r)
+	case Responses:
+		return p.responsesField(r) || p.control(r)
+	case Generate:
+		return p.generateField(r)
+	case TokenGenerate:
+		return p.tokenField(r)
+	case Embeddings, Pooling, Classify:
+		return p.control(r) || p.poolingField(r)
+	case Score, Rerank:
+		return p.pairField(r) || p.control(r)
 	default:
 		return false
 	}
@@ -160,11 +229,7 @@ func (p *Prompt) control(r *request) bool {
 		return false
 	}
 	name := s.keySpan
-	v := s.json()
-	if part == partSpecialTokens && string(s.raw(v)) == p.specialTokens() || s.isEmpty(v) {
-		v = span{}
-	}
-	if v.form != absent {
+	if v := s.json(); v.form != absent && !s.isEmpty(v) {
 		p.open(KindControl, name)
 		p.open(KindValue, v)
 	}
@@ -172,13 +237,32 @@ func (p *Prompt) control(r *request) bool {
 	return true
 }
 
-// specialTokens is what add_special_tokens is when it is not said: chat templates bring
-// their own.
-func (p *Prompt) specialTokens() string {
-	if p.API == Completions {
-		return "true"
+// dropUsual leaves add_special_tokens out if it is what it is when it is not said: chat
+// templates bring their own.
+func (p *Prompt) dropUsual(r *request) {
+	special, body, second := &r.parts[partSpecialTokens], r.parts[partBody], r.parts[partSecond]
+	if special.hi == special.lo {
+		return
 	}
-	return "false"
+	usual := "false"
+	switch p.API {
+	case Chat, Messages, Responses:
+	case Completions, Score, Rerank:
+		usual = "true"
+	default:
+		chat := body.hi > body.lo && p.Segments[body.lo].Kind == KindRole
+		bare := !chat && (body.hi > body.lo || second.hi > second.lo)
+		if !chat && !bare && p.scan.partial { // it may become either, so nothing is certain from here on
+			clear(r.parts[partSpecialTokens:])
+			return
+		}
+		if bare {
+			usual = "true"
+		}
+	}
+	if string(p.Raw(p.Segments[special.lo+1])) == usual {
+		*special = run{}
+	}
 }
 
 // isEmpty reports whether v is an object or array without anything in it.
@@ -218,8 +302,14 @@ func (p *Prompt) arguments() {
 	p.sortPairs(lo)
 }
 
-// count sums up what the segments are.
-func (p *Prompt) count() {
+// count sums up what the prompts are.
+func (p *Prompt) count(r *request) {
+	for _, b := range []*batch{&r.first, &r.second} {
+		p.TextBytes += b.text
+		p.TokenIDs += b.ids
+		p.Media += b.media
+		p.OtherBytes += b.bytes
+	}
 	for i := range p.Segments {
 		seg := &p.Segments[i]
 		switch {

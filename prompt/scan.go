@@ -22,7 +22,17 @@ func (s *scanner) at(c byte) bool { return s.pos < len(s.body) && s.body[s.pos] 
 // something.
 func (s *scanner) ended() bool { return s.pos >= len(s.body) }
 
-func (s *scanner) raw(v span) []byte { return s.body[v.start:v.end] }
+// unsure reports whether the body ends before it is known whether v is there and all of it.
+func (s *scanner) unsure(v span) bool {
+	return s.ended() && (v.form == absent || int(v.end) == len(s.body))
+}
+
+func (s *scanner) raw(v span) []byte {
+	if v.form == known {
+		return wordBytes[v.start:v.end]
+	}
+	return s.body[v.start:v.end]
+}
 
 // cut ends the body at i.
 func (s *scanner) cut(i int) {

@@ -1,20 +1,23 @@
 package prompt
 
+import "strings"
+
 // Kind says what a segment is. Its value is the byte that names it in the key stream.
 type Kind byte
 
 // The kinds of segments.
 const (
-	KindControl       Kind = 'H' // name of a field that steers the chat template or the tokenizer; a KindValue or arguments follow
+	KindControl       Kind = 'H' // name of a field that steers what is prefilled; a KindValue or arguments follow
 	KindArgument      Kind = 'K' // name of a chat template argument; a KindValue follows
-	KindValue         Kind = 'V' // JSON value of the control, argument or tool field before it
+	KindValue         Kind = 'V' // JSON value of the control, argument or field before it
 	KindTool          Kind = 'O' // a tool the model may call: its name
 	KindFunction      Kind = 'o' // the same, of the legacy functions list
 	KindToolType      Kind = 't' // type of the tool or tool call before it, if not the usual one
 	KindDescription   Kind = 'd' // description of the tool before it
 	KindParameters    Kind = 'P' // JSON schema of what the tool before it takes
 	KindStrict        Kind = 's' // whether the tool before it is strict, as JSON
-	KindToolField     Kind = 'k' // name of another field of the tool before it; a KindValue follows
+	KindToolField     Kind = 'k' // name of another field of the tool or item before it; a KindValue follows
+	KindItem          Kind = 'Y' // an item of a responses request of a type unknown here: its type
 	KindRole          Kind = 'R' // a message begins: its role
 	KindName          Kind = 'N' // name of the message's author
 	KindToolResult    Kind = 'I' // a tool result begins: the id of the call it answers
@@ -47,12 +50,33 @@ const (
 	compact             // JSON value or token ids without white space
 	loose               // JSON value or token ids to be rewritten
 	scalar              // number, true, false or null
+	known               // a word that is not in the body
 )
 
 // span is a value in the body: body[start:end], which takes size bytes once rewritten.
 type span struct {
 	start, end, size uint32
 	form             form
+}
+
+// words are what key streams have of requests that say it without words.
+const words = "user assistant tool system reasoning_effort"
+
+var (
+	wordBytes = []byte(words)
+
+	wordUser      = wordSpan("user")
+	wordAssistant = wordSpan("assistant")
+	wordTool      = wordSpan("tool")
+	wordSystem    = wordSpan("system")
+	wordEffort    = wordSpan("reasoning_effort")
+)
+
+func wordSpan(word string) span {
+	v := newSpan(known, 0, len(word), 0)
+	at := offset(strings.Index(words, word))
+	v.start, v.end = at, at+v.size
+	return v
 }
 
 // Segment is one piece of a prompt.

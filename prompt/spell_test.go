@@ -152,13 +152,21 @@ func (m maker) json(depth int) any {
 
 // request is a path and a body for it.
 func (m maker) request() (string, any) {
-	switch m.rnd.IntN(4) {
-	case 0:
-		return "/v1/completions", m.completions()
-	case 1:
-		return "/v1/messages", m.anthropic()
+	switch m.rnd.IntN(12) {
+	case 0, 1:
+		return completionsPath, m.completions()
+	case 2, 3:
+		return messagesPath, m.anthropic()
+	case 4, 5:
+		return responsesPath, m.responses()
+	case 6:
+		return generatePath, m.generate()
+	case 7:
+		return pick(m, embeddingsPath, poolingPath, classifyPath), m.pooling()
+	case 8:
+		return pick(m, scorePath, rerankPath), m.pairs()
 	default:
-		return "/v1/chat/completions", m.chat()
+		return chatPath, m.chat()
 	}
 }
 
@@ -308,11 +316,89 @@ func (m maker) block() any {
 	}
 }
 
-func (m maker) completions() any {
+// prompts is a prompt or a list of them, as text or as token ids.
+func (m maker) prompts() any {
 	id := func() any { return json.Number(fmt.Sprint(m.rnd.IntN(200))) }
-	prompt := pick(m, func() any { return m.text() }, m.list(20, id),
-		m.list(3, func() any { return m.text() }), m.list(3, func() any { return m.list(5, id)() }))
-	o := append(m.head(unordered{}), member{"prompt", prompt()})
+	return pick(m, func() any { return m.text() }, m.list(20, id),
+		m.list(3, func() any { return m.text() }), m.list(3, func() any { return m.list(5, id)() }))()
+}
+
+func (m maker) generate() any {
+	o := unordered{{"sampling_params", unordered{{"max_new_tokens", json.Number("5")}}}}
+	o = m.some(o, 2, "text", func() any { return pick(m, nil, m.prompts(), m.prompts()) })
+	o = m.some(o, 2, "input_ids", m.prompts)
+	o = m.some(o, 3, "image_data", func() any { return pick(m, nil, any(m.word()), m.list(3, func() any { return m.json(1) })()) })
+	o = m.some(o, 9, "audio_data", func() any { return m.word() })
+	return m.some(o, 9, "input_embeds", func() any { return []any{[]any{json.Number("0.5")}} })
+}
+
+func (m maker) pooling() any {
+	if m.chance(4) {
+		return append(m.head(unordered{}), member{"messages", m.list(3, m.message)()})
+	}
+	return append(m.head(unordered{}), member{"input", m.prompts()})
+}
+
+func (m maker) pairs() any {
+	side := func() any {
+		text := func() any { return m.text() }
+		return pick(m, text, m.textPart, m.list(3, text), m.list(3, m.textPart))()
+	}
+	o := slices.DeleteFunc(m.head(unordered{}), func(f member) bool { return f.key == "documents" })
+	o = m.some(o, 4, "instruction", func() any { return m.text() })
+	return append(o, member{"query", side()}, member{"documents", side()})
+}
+
+func (m maker) responses() any {
+	o := m.some(m.head(unordered{}), 2, "instructions", func() any { return pick[any](m, nil, m.text()) })
+	o = m.some(o, 5, "reasoning", func() any { return unordered{{"effort", pick[any](m, "low", nil)}, {"summary", "auto"}} })
+	o = m.some(o, 5, "previous_response_id", func() any { return m.word() })
+	o = m.some(o, 3, "tools", m.list(2, func() any {
+		return append(m.function(), member{"type", pick[any](m, "function", "custom", "web_search")})
+	}))
+	o = m.some(o, 5, "tool_choice", func() any { return pick[any](m, "none", "auto", unordered{{"type", "function"}}) })
+	if m.chance(4) {
+		return append(o, member{"input", m.text()})
+	}
+	return append(o, member{"input", m.list(6, m.item)()})
+}
+
+func (m maker) item() any {
+	texts := func(kind string) any {
+		return m.list(2, func() any { return unordered{{"type", kind}, {"text", m.text()}} })()
+	}
+	switch m.rnd.IntN(10) {
+	case 0:
+		return unordered{{"type", "reasoning"}, {"content", texts("reasoning_text")}, {"summary", texts("summary_text")}}
+	case 1, 2:
+		return unordered{{"type", "function_call"}, {"id", m.word()}, {"call_id", m.word()}, {"name", m.word()}, {"arguments", m.text()}}
+	case 3:
+		return unordered{{"type", "custom_tool_call"}, {"call_id", m.word()}, {"name", m.word()}, {"input", m.text()}}
+	case 4, 5:
+		return unordered{{"type", pick(m, "function_call_output", "custom_tool_call_output")}, {"call_id", m.word()}, {"output", m.content(m.outputPart)()}}
+	case 6:
+		return unordered{{"type", "item_reference"}, {"id", m.word()}}
+	case 7:
+		return unordered{{"type", "hologram_call"}, {"action", m.json(2)}, {"id", m.word()}}
+	default:
+		o := unordered{{"role", pick(m, "user", "assistant", "developer")}, {"content", m.content(m.outputPart)()}}
+		return m.some(o, 2, "type", func() any { return "message" })
+	}
+}
+
+func (m maker) outputPart() any {
+	switch m.rnd.IntN(4) {
+	case 0:
+		return unordered{{"type", "input_image"}, {"image_url", m.word()}, {"detail", "low"}}
+	case 1:
+		return unordered{{"type", "input_file"}, {"file_id", m.word()}}
+	default:
+		return unordered{{"type", pick(m, "input_text", "output_text")}, {"text", m.text()}, {"annotations", []any{}}}
+	}
+}
+
+func (m maker) completions() any {
+	o := append(m.head(unordered{}), member{"prompt", m.prompts()})
 	o = m.some(o, 8, "suffix", func() any { return m.text() })
 	return m.some(o, 8, "prompt_embeds", func() any { return m.word() })
 }

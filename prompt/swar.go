@@ -130,7 +130,7 @@ func classify(b *[blockLen]byte) (slashes, ends, rewritten uint64) {
 }
 
 // collect makes eight bits of the high bits of x that are not set.
-func collect(x uint64) uint64 { return (^x & highs >> 7) * 0x0102040810204080 >> 56 }
+func collect(x uint64) uint64 { return (^x & highs) * 0x0002040810204081 >> 56 }
 
 // escapedBytes has a bit set for each byte that follows an odd number of backslashes. The
 // sum carries from the first backslash of a run to the byte behind its last, and thus tells

@@ -2,9 +2,11 @@ package prompt
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
 )
@@ -102,5 +104,29 @@ func TestRunsOfBackslashesAreCountedAcrossBlocks(t *testing.T) {
 		b.WriteString(strings.Repeat("y", rnd.IntN(80)))
 		text := []byte(b.String())
 		require.Equal(t, slowCanonical(text, 0), skipCanonical(text, 0), "%q", text)
+	}
+}
+
+// TestEscapedTextIsThatOfItsRunes escapes texts of all lengths about that of the room for
+// small pieces, with more and less of ordinary text between the escapes.
+func TestEscapedTextIsThatOfItsRunes(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(15, 16))
+	var p, q Prompt
+	for range tries(300, 10_000) {
+		var literal, escaped strings.Builder
+		size := roomLen - 40 + rnd.IntN(80)
+		for literal.Len() < size {
+			r := []rune{'é', '你', '\uffff', '\ue000', '\u0080', '\u07ff', '\u0800', '\ud7ff', '😀', 'A', '"', '\n'}[rnd.IntN(12)]
+			literal.WriteString(quoteText(string(r)))
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&escaped, `\u%04x`, unit)
+			}
+			between := strings.Repeat("x", rnd.IntN(rnd.IntN(20)+1))
+			literal.WriteString(between)
+			escaped.WriteString(between)
+		}
+		require.Equal(t, streamOf(t, &p, chatPath, []byte(user(`"`+literal.String()+`"`))),
+			streamOf(t, &q, chatPath, []byte(user(`"`+escaped.String()+`"`))))
+		require.Equal(t, p.TextBytes, q.TextBytes)
 	}
 }

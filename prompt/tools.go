@@ -44,8 +44,8 @@ func (p *Prompt) tool(kind Kind) {
 		inner.typ = t.typ
 		t = inner // engines know no other fields beside "function"
 	}
-	if s.ended() && (t.name.form == absent || int(t.name.end) == len(s.body)) {
-		t.typ = span{} // the name comes before it
+	if s.unsure(t.name) {
+		t = tool{name: t.name} // which comes before all else
 	}
 	p.lift(lo)
 	p.open(kind, t.name)

@@ -21,12 +21,10 @@ func (s *scanner) text() span {
 			s.pos = i + 1
 			return newSpan(f, start, i, saved)
 		}
-		if r := wide(b[i:]); r != 0 {
+		if end, less := skipWide(b, i); end > i {
 			f = escaped
-			for ; r != 0; r = wide(b[i:]) {
-				saved += wideSaved(r)
-				i += 6
-			}
+			saved += less
+			i = end
 			continue
 		}
 		r, n, open := rewritable(b[i:])
@@ -59,6 +57,28 @@ func (s *scanner) str() span {
 	}
 	s.skip()
 	return span{}
+}
+
+// oneStr reads the value here if it is a string, or the first of a list.
+func (s *scanner) oneStr() (v span) {
+	s.one(func() { v = s.str() })
+	return v
+}
+
+// one has the value here read, or the first of a list and the others stepped over.
+func (s *scanner) one(read func()) {
+	if !s.at('[') {
+		read()
+		return
+	}
+	first := true
+	for s.enter(); s.nextElement(); first = false {
+		if first {
+			read()
+		} else {
+			s.skip()
+		}
+	}
 }
 
 // value reads the value here. A number or literal that the body ends in is absent.
