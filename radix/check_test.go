@@ -24,9 +24,10 @@ func check(t testing.TB, tree *Tree) {
 	}
 	links := 0
 	for _, id := range c.nodes {
-		links += tree.nodes.at(id).count()
+		links += tree.crowds.count(tree.nodes.at(id))
 	}
 	require.Equal(t, links, held, "links in the workers' lists")
+	c.free()
 	c.slab()
 	c.slots()
 }
@@ -62,7 +63,7 @@ func (c *checker) index() {
 
 func (c *checker) node(n *node) {
 	require.LessOrEqual(c.t, n.size(), maxEdge)
-	require.Positive(c.t, n.count(), "a node without holders")
+	require.Positive(c.t, c.tree.crowds.count(n), "a node without holders")
 	require.Positive(c.t, n.uses)
 	require.LessOrEqual(c.t, n.uses, uint8(2))
 	if n.missing > 0 {
@@ -70,22 +71,19 @@ func (c *checker) node(n *node) {
 		require.Less(c.t, int(n.missing), ChunkBytes)
 	}
 	holders := 0
-	for slot := range n.slots {
+	for slot := range c.tree.crowds.slots(n) {
 		holders++
-		require.True(c.t, n.holds(slot))
+		require.True(c.t, c.tree.crowds.holds(n, slot))
 		c.child(n.parent, slot)
 		if n.parent != 0 {
-			require.True(c.t, c.tree.nodes.at(n.parent).holds(slot), "a holder that does not hold the parent")
+			require.True(c.t, c.tree.crowds.holds(c.tree.nodes.at(n.parent), slot), "a holder that does not hold the parent")
 		}
 	}
 	c.child(n.parent, everyone)
-	require.Equal(c.t, n.count(), holders)
-	if n.crowd != nil {
-		require.True(c.t, holders > 1 || n.holders == 0, "a crowd of one")
-		if n.holders != 0 {
-			require.Len(c.t, n.crowd.links, holders)
-		}
-	}
+	require.Equal(c.t, c.tree.crowds.count(n), holders)
+	alone := holders == 1 && n.holders != 0
+	require.Equal(c.t, alone, n.links == 0, "a crowd of one")
+	require.False(c.t, alone && n.more != 0, "bits that nobody needs")
 }
 
 func (c *checker) child(parent uint32, slot int) {
@@ -97,18 +95,70 @@ func (c *checker) child(parent uint32, slot int) {
 
 // counts verifies the memory and the children of each node.
 func (c *checker) counts() {
-	var edges, crowds int64
+	blocks, links, more := 0, 0, 0
 	for _, id := range c.nodes {
 		n := c.tree.nodes.at(id)
-		edges += int64(cap(n.rest)) * 8
-		crowds += n.crowd.bytes()
+		blocks += c.edge(id, n)
+		links += min(1, int(n.links))
+		more += min(1, int(n.more))
 		require.Equal(c.t, c.children[id][everyone], n.all.below)
-		for slot := range n.slots {
-			require.Equal(c.t, c.children[id][slot], n.link(slot).below)
+		for slot := range c.tree.crowds.slots(n) {
+			require.Equal(c.t, c.children[id][slot], c.tree.crowds.link(n, slot).below)
 		}
 	}
-	require.Equal(c.t, edges, c.tree.edges)
-	require.Equal(c.t, crowds, c.tree.crowd)
+	require.Equal(c.t, blocks, c.tree.edges.live(), "blocks without a node")
+	verify(c.t, &c.tree.crowds.links, links)
+	verify(c.t, &c.tree.crowds.more, more)
+}
+
+// edge verifies that a node's edge is as long as it says and linked both ways, and
+// returns its blocks.
+func (c *checker) edge(id uint32, n *node) int {
+	e := &c.tree.edges
+	length, before := 0, id|ofNode
+	for number := n.edge; number != 0; number = e.at(number).next {
+		require.LessOrEqual(c.t, number, e.last, "a block beyond the last")
+		require.Equal(c.t, before, e.at(number).back)
+		before = number
+		length++
+	}
+	require.Equal(c.t, blocks(n.size()), length)
+	return length
+}
+
+// free verifies the list of free blocks.
+func (c *checker) free() {
+	e := &c.tree.edges
+	vacant, before := 0, uint32(0)
+	for number := e.free; number != 0; number = e.at(number).next {
+		require.LessOrEqual(c.t, number, e.last)
+		require.Zero(c.t, e.at(number).back)
+		require.EqualValues(c.t, before, e.at(number).chunks[0])
+		before = number
+		vacant++
+	}
+	require.EqualValues(c.t, vacant, e.vacant)
+}
+
+// verify checks that there are so many arrays, each with the node that names it, and
+// recounts their memory.
+func verify[T any](t testing.TB, a *arrays[T], arrays int) {
+	t.Helper()
+	live, memory := 0, int64(0)
+	for class := range a.classes {
+		c := &a.classes[class]
+		memory += int64(cap(c.pages)) * 8
+		for _, p := range c.pages {
+			memory += int64(cap(p.elements))*a.size + int64(cap(p.nodes))*4 + arrayPageOverhead - 8
+		}
+		for number := range c.live {
+			node := *c.node(number, perPage(class))
+			require.Equal(t, newRef(class, number), *a.named(node))
+		}
+		live += int(c.live)
+	}
+	require.Equal(t, arrays, live, "arrays without a node")
+	require.Equal(t, memory, a.bytes())
 }
 
 // list verifies that the list has so many nodes, is linked both ways and has
@@ -121,8 +171,8 @@ func (c *checker) list(l *list, length int) {
 		require.False(c.t, seen[id], "a node twice in a list")
 		require.True(c.t, seen[n.parent], "a node newer than its parent")
 		seen[id] = true
-		require.Equal(c.t, newer, n.link(l.slot).newer)
-		newer, id = id, n.link(l.slot).older
+		require.Equal(c.t, newer, c.tree.crowds.link(n, l.slot).newer)
+		newer, id = id, c.tree.crowds.link(n, l.slot).older
 	}
 	require.Equal(c.t, newer, l.oldest)
 	require.Len(c.t, seen, length+1)
@@ -133,7 +183,7 @@ func (c *checker) worker(slot int) int {
 	s := &c.tree.workers[slot]
 	length, held := 0, 0
 	for _, id := range c.nodes {
-		if n := c.tree.nodes.at(id); n.holds(slot) {
+		if n := c.tree.nodes.at(id); c.tree.crowds.holds(n, slot) {
 			length++
 			held += n.bytes()
 		}
@@ -148,7 +198,8 @@ func (c *checker) worker(slot int) int {
 func (c *checker) slab() {
 	s := &c.tree.nodes
 	require.EqualValues(c.t, nodeBytes, unsafe.Sizeof(node{}))
-	require.EqualValues(c.t, crowdBytes, unsafe.Sizeof(crowd{}))
+	require.EqualValues(c.t, blockBytes, unsafe.Sizeof(block{}))
+	require.EqualValues(c.t, arrayPageOverhead-8, unsafe.Sizeof(arrayPage[link]{}))
 	require.EqualValues(c.t, linkBytes, unsafe.Sizeof(link{}))
 	require.EqualValues(c.t, 64, unsafe.Sizeof(worker{})+8+8+8)
 	require.EqualValues(c.t, pageOverhead, unsafe.Sizeof(pageState{})+8)
@@ -166,7 +217,7 @@ func (c *checker) slab() {
 		state := s.states[number]
 		free := 0
 		for id := state.free; id != 0; id = s.at(id).next {
-			require.Zero(c.t, s.at(id).count(), "a free node with holders")
+			require.Zero(c.t, c.tree.crowds.count(s.at(id)), "a free node with holders")
 			free++
 		}
 		all := pageNodes

@@ -4,12 +4,12 @@ package radix
 func (t *Tree) evict() {
 	id := t.all.oldest
 	n := t.nodes.at(id)
-	for slot := range n.slots {
+	for slot := range t.crowds.slots(n) {
 		s := &t.workers[slot]
 		t.unlist(&s.list, n)
 		s.held -= int64(n.bytes())
 		if n.parent != 0 {
-			t.nodes.at(n.parent).link(slot).below--
+			t.crowds.link(t.nodes.at(n.parent), slot).below--
 		}
 		t.work++
 	}
@@ -24,13 +24,11 @@ func (t *Tree) drop(s *worker, id uint32) {
 	t.unlist(&s.list, n)
 	s.held -= int64(n.bytes())
 	if n.parent != 0 {
-		t.nodes.at(n.parent).link(slot).below--
+		t.crowds.link(t.nodes.at(n.parent), slot).below--
 	}
-	t.crowd -= n.crowd.bytes()
-	n.leave(slot)
-	t.crowd += n.crowd.bytes()
+	t.crowds.leave(id, slot)
 	t.work++
-	if n.count() == 0 {
+	if t.crowds.count(n) == 0 {
 		t.discard(id)
 	}
 }
@@ -43,8 +41,9 @@ func (t *Tree) discard(id uint32) {
 	if n.parent != 0 {
 		t.nodes.at(n.parent).all.below--
 	}
-	t.edges -= int64(cap(n.rest)) * 8
-	t.crowd -= n.crowd.bytes()
+	t.work += n.size() / copyWork
+	t.edges.cut(id, 0)
+	t.crowds.release(id)
 	t.nodes.release(id)
 	t.work++
 }
@@ -59,36 +58,59 @@ func (t *Tree) trim(s *worker) {
 		t.drop(s, id)
 		return
 	}
-	if n.count() > 1 {
+	if t.crowds.count(n) > 1 {
 		t.split(id, n.size()-chunks)
 		t.drop(s, id)
 		return
 	}
 	s.held -= int64(chunks) * ChunkBytes
-	t.shorten(n, n.size()-chunks)
+	t.edges.cut(id, n.size()-chunks-1)
+	t.work += 1 + chunks/copyWork
+}
+
+// room makes sure that a node with an edge of so many chunks fits under the limit, if
+// need be by evicting; with none, that the limit is kept. It fails if that would take too
+// long, or the node kept: the last that the current prompt passed, and so the oldest of
+// its path.
+func (t *Tree) room(chunks int, kept uint32) bool {
+	for t.bytes()+t.cost(chunks) > t.limit {
+		if t.work >= insertWork || t.all.oldest == kept || !t.yield(blocks(chunks)) {
+			return false
+		}
+	}
+	return true
+}
+
+// yield does the least that brings memory back, all but so many free blocks. It reports
+// whether there was anything to do.
+func (t *Tree) yield(spare int) bool {
+	switch {
+	case t.edges.gatherable(spare):
+		t.gather()
+	case t.all.oldest != 0:
+		t.evict()
+	default:
+		return false
+	}
+	return true
+}
+
+// gather moves a block so that memory can be given back.
+func (t *Tree) gather() {
+	t.edges.gather()
 	t.work++
 }
 
-// shorten cuts an edge that nothing hangs below. It moves to smaller memory
-// only now and then, as it may be cut chunk by chunk.
-func (t *Tree) shorten(n *node, size int) {
-	rest := n.rest[:size-1]
-	if len(rest) <= cap(rest)*3/4 {
-		rest = own(rest)
-		t.work += len(rest) / copyWork
+// cost is about the memory that a node with an edge of so many chunks adds.
+func (t *Tree) cost(chunks int) (bytes int64) {
+	if chunks == 0 {
+		return 0
 	}
-	t.setRest(n, rest)
-}
-
-// room makes sure that cost more bytes fit under the limit, if need be by
-// evicting. It fails if that would take too long, or the node kept: the last
-// that the current prompt passed, and so the oldest of its path.
-func (t *Tree) room(cost int64, kept uint32) bool {
-	for t.bytes()+cost > t.limit {
-		if t.all.oldest == 0 || t.all.oldest == kept || t.work >= insertWork {
-			return false
-		}
-		t.evict()
+	if more := int64(blocks(chunks)) - int64(t.edges.vacant); more > 0 {
+		bytes = (more + pageBlocks) * blockBytes
 	}
-	return true
+	if t.nodes.open == 0 {
+		bytes += pageBytes
+	}
+	return bytes
 }

@@ -53,13 +53,13 @@ func (t *Tree) pass(s *worker, first uint64, chunks []uint64) (last uint32, stor
 			break
 		}
 		n := t.nodes.at(id)
-		same := common(n.rest, chunks[stored+1:])
-		if same < len(n.rest) {
+		same := t.edges.common(n, chunks[stored+1:])
+		if same < int(n.rest) {
 			id = t.split(id, 1+same)
 			n = t.nodes.at(id)
 		}
 		t.place(&t.all, n, id, last)
-		if n.holds(s.list.slot) {
+		if t.crowds.holds(n, s.list.slot) {
 			t.place(&s.list, n, id, last)
 		} else {
 			t.hold(s, n, id, last)
@@ -85,7 +85,7 @@ func (t *Tree) branch(id uint32) {
 func (t *Tree) grow(s *worker, k Key, parent uint32, chunks []uint64) {
 	for len(chunks) > 0 {
 		edge := chunks[:min(maxEdge, len(chunks))]
-		if !t.room(nodeCost(len(edge)), parent) {
+		if !t.room(len(edge), parent) {
 			return
 		}
 		id := t.nodes.alloc()
@@ -94,18 +94,13 @@ func (t *Tree) grow(s *worker, k Key, parent uint32, chunks []uint64) {
 		if parent == 0 {
 			n.first, n.missing = k.root(), k.missing()
 		}
-		t.setRest(n, own(edge[1:]))
+		t.edges.store(id, edge[1:])
 		t.index.add(id)
 		t.adopt(parent)
 		t.enlist(&t.all, n, id, parent)
 		t.hold(s, n, id, parent)
 		parent, chunks = id, chunks[len(edge):]
 	}
-}
-
-// nodeCost is about the memory that a node with such an edge takes.
-func nodeCost(chunks int) int64 {
-	return int64(chunks)*8 + 120
 }
 
 // adopt counts a new child.
@@ -118,18 +113,10 @@ func (t *Tree) adopt(parent uint32) {
 // hold makes the worker a holder of a node whose parent it holds, and puts it
 // behind the parent in its list.
 func (t *Tree) hold(s *worker, n *node, id, parent uint32) {
-	t.crowd -= n.crowd.bytes()
-	n.join(s.list.slot)
-	t.crowd += n.crowd.bytes()
+	t.crowds.join(id, s.list.slot)
 	s.held += int64(n.bytes())
 	if parent != 0 {
-		t.nodes.at(parent).link(s.list.slot).below++
+		t.crowds.link(t.nodes.at(parent), s.list.slot).below++
 	}
 	t.enlist(&s.list, n, id, parent)
-}
-
-// setRest changes a node's edge and counts its memory.
-func (t *Tree) setRest(n *node, rest []uint64) {
-	t.edges += int64(cap(rest)-cap(n.rest)) * 8
-	n.rest = rest
 }

@@ -78,7 +78,7 @@ func TestTendKeepsAPartOfTheLimitFree(t *testing.T) {
 	}
 	tend(tree)
 	evicted := tree.Stats().Evicted
-	require.LessOrEqual(t, tree.Stats().Bytes, int64(limit-limit/32))
+	require.LessOrEqual(t, tree.used(), int64(limit-limit/32))
 	for range 20 {
 		tree.Insert(w, novel(rng, 64))
 	}
@@ -139,17 +139,152 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func TestMemoryIsATwelfthOfThePrompts(t *testing.T) {
+func TestMemoryIsATwelfthOfThePromptsByStatsAndByTheHeap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
+	const prompts, chunks = 20_000, 16 << 10 / ChunkBytes
+	k := novel(rng, chunks)
+	before := heap()
 	tree := New(Options{})
 	w := tree.Add()
-	empty := tree.Stats().Bytes
-	const prompts, chunks = 10_000, 16 << 10 / ChunkBytes
 	for range prompts {
-		tree.Insert(w, novel(rng, chunks))
+		renew(rng, k)
+		tree.Insert(w, k)
 	}
-	used := float64(tree.Stats().Bytes - empty)
-	require.Less(t, used/(prompts*chunks*ChunkBytes), 1.0/12)
+	used := heap() - before
+	require.Equal(t, int64(prompts*chunks*ChunkBytes), tree.Held(w))
+	require.InEpsilon(t, tree.Stats().Bytes, used, 0.1)
+	require.Less(t, float64(max(used, tree.Stats().Bytes))/float64(tree.Held(w)), 1.0/12)
+}
+
+// renew makes a key another one.
+func renew(rng *rand.Rand, k Key) {
+	for i := range k.Chunks {
+		k.Chunks[i] = rng.Uint64()
+	}
+}
+
+func TestTheHeapStaysWithinTheLimitWhateverComesAndGoes(t *testing.T) {
+	for _, shape := range []struct {
+		name   string
+		chunks func(rng *rand.Rand) int
+	}{
+		{"prompts of 2 KiB", func(*rand.Rand) int { return 16 }},
+		{"prompts of 16 KiB", func(*rand.Rand) int { return 128 }},
+		{"prompts of all sizes", func(rng *rand.Rand) int { return 1 + rng.IntN(1<<rng.IntN(12)) }},
+	} {
+		t.Run(shape.name, func(t *testing.T) {
+			const limit = 16 << 20
+			c := newChurn()
+			before, spansBefore := heap(), spans()
+			c.begin(limit)
+			for round := range 6 {
+				c.run(shape.chunks, limit/2)
+				require.LessOrEqual(t, c.tree.Stats().Bytes, int64(limit))
+				require.LessOrEqual(t, heap()-before, int64(limit)*11/10, "round %d", round)
+				// What the collector cannot give to others, as something is left in it.
+				require.LessOrEqual(t, spans()-spansBefore, int64(limit)*11/10, "round %d", round)
+			}
+			require.Positive(t, c.tree.Stats().Evicted)
+			runtime.KeepAlive(c)
+		})
+	}
+}
+
+// spans returns the memory of the parts of the heap in which something is in use.
+func spans() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse)
+}
+
+// churn is what goes on in front of many engines: prompts that are new or go on from one of
+// the last ones, engines that fail, that are restarted, and whose caches are small.
+type churn struct {
+	rng     *rand.Rand
+	tree    *Tree
+	workers [16]Worker
+	recent  [32]Key
+	prompts int
+}
+
+func newChurn() *churn {
+	c := &churn{rng: rand.New(rand.NewPCG(1, 2))}
+	for i := range c.recent {
+		c.recent[i].Chunks = make([]uint64, 0, 8<<10)
+	}
+	return c
+}
+
+func (c *churn) begin(limit int64) {
+	c.tree = New(Options{MaxBytes: limit})
+	for i := range c.workers {
+		c.workers[i] = c.tree.Add()
+	}
+	c.tree.SetCapacity(c.workers[0], limit)
+}
+
+// run has an engine restarted, and inserts prompts until that many bytes of fingerprints
+// and nodes were new.
+func (c *churn) run(chunks func(*rand.Rand) int, bytes int) {
+	i := 1 + c.rng.IntN(len(c.workers)-1)
+	gone := c.workers[i]
+	c.tree.Remove(gone)
+	c.workers[i] = c.tree.Add()
+	c.tree.Insert(gone, c.recent[0])
+	for ; bytes > 0; c.prompts++ {
+		n := chunks(c.rng)
+		bytes -= n*8 + nodeBytes
+		k := c.next(n)
+		for range 1 + c.rng.IntN(3) {
+			c.tree.Insert(c.workers[c.rng.IntN(len(c.workers))], k)
+		}
+		if c.rng.IntN(10) == 0 {
+			c.tree.Retract(c.workers[c.rng.IntN(len(c.workers))], k, k.Bytes/2)
+		}
+		if c.rng.IntN(20) == 0 {
+			c.tree.Tend()
+		}
+	}
+}
+
+// next returns a prompt with so many new chunks.
+func (c *churn) next(chunks int) Key {
+	k := &c.recent[c.rng.IntN(len(c.recent))]
+	shared := 0
+	if n := len(k.Chunks); n > 0 && n+chunks <= cap(k.Chunks) && c.rng.IntN(2) == 0 {
+		shared = 1 + c.rng.IntN(n)
+	}
+	k.Chunks = k.Chunks[:shared+chunks]
+	renew(c.rng, Key{Chunks: k.Chunks[shared:]})
+	k.Bytes = len(k.Chunks) * ChunkBytes
+	return *k
+}
+
+func TestMemoryBetweenWhatStaysComesBack(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	tree := New(Options{})
+	stays, goes := tree.Add(), tree.Add()
+	keys := make([]Key, 2_000)
+	for i := range keys {
+		keys[i] = novel(rng, 1+rng.IntN(200))
+		tree.Insert(stays, keys[i])
+		for range 3 {
+			tree.Insert(goes, novel(rng, 1+rng.IntN(200)))
+		}
+	}
+	full := tree.Stats().Bytes
+	tree.Remove(goes)
+	for tree.Tend() {
+		require.LessOrEqual(t, tree.work, tendWork+10)
+	}
+	require.Less(t, tree.Stats().Bytes, full*4/10)
+	check(t, tree)
+	var m Matches
+	for _, k := range keys {
+		tree.Match(k, &m)
+		require.Equal(t, k.Bytes, m.Bytes(stays))
+	}
 }
 
 func TestATrunkInUseSurvivesAnyNumberOfPrompts(t *testing.T) {
@@ -355,7 +490,7 @@ func TestTrimmingChunkByChunkCopiesLittleAndFreesTheMemory(t *testing.T) {
 		work += tree.work
 	}
 	require.Less(t, work, 2*maxEdge)
-	require.LessOrEqual(t, tree.edges, int64(20*8))
+	require.Equal(t, 1, tree.edges.live())
 	var m Matches
 	tree.Match(old, &m)
 	require.Equal(t, 10*ChunkBytes, m.Bytes(w))
@@ -365,22 +500,56 @@ func TestTrimmingChunkByChunkCopiesLittleAndFreesTheMemory(t *testing.T) {
 func TestHoldersThatLeaveGiveTheirMemoryBack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	tree := New(Options{})
+	keys := make([]Key, 100)
+	for i := range keys {
+		keys[i] = novel(rng, 10)
+	}
+	workers := make([]Worker, 100)
+	for i := range workers {
+		workers[i] = tree.Add()
+		for _, k := range keys {
+			tree.Insert(workers[i], k)
+		}
+	}
+	leave := func(workers []Worker) {
+		for _, w := range workers {
+			for _, k := range keys {
+				tree.Retract(w, k, 0)
+			}
+		}
+		check(t, tree)
+	}
+	full := tree.crowds.bytes()
+	leave(workers[:90])
+	require.Less(t, tree.crowds.bytes(), full/3)
+	leave(workers[90:99])
+	leave(workers[99:])
+	require.Zero(t, tree.Stats().Nodes)
+	// Of each length that there were arrays of, one page stays.
+	require.Less(t, tree.crowds.bytes(), full/8)
+}
+
+func TestAllWorkersThatThereCanBeHoldOnePrompt(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	tree := New(Options{})
 	k := novel(rng, 10)
-	workers := make([]Worker, 0, 100)
-	for range cap(workers) {
-		w := tree.Add()
-		tree.Insert(w, k)
-		workers = append(workers, w)
+	workers := make([]Worker, MaxWorkers)
+	for i := range workers {
+		workers[i] = tree.Add()
+		tree.Insert(workers[i], k)
 	}
-	full := tree.crowd
-	for _, w := range workers[:90] {
-		tree.Retract(w, k, 0)
+	require.Zero(t, tree.Add(), "one more than there can be")
+	var m Matches
+	tree.Match(k, &m)
+	for _, w := range workers {
+		require.Equal(t, k.Bytes, m.Bytes(w))
 	}
-	require.Less(t, tree.crowd, full/2)
-	for _, w := range workers[90:99] {
-		tree.Retract(w, k, 0)
+	for _, w := range workers[1:] {
+		tree.Remove(w)
 	}
+	tend(tree)
+	tree.Match(k, &m)
+	require.Equal(t, k.Bytes, m.Bytes(workers[0]))
+	require.NotZero(t, tree.Add())
 	check(t, tree)
-	tree.Retract(workers[99], k, 0)
-	require.Zero(t, tree.crowd)
 }

@@ -25,39 +25,39 @@ func (t *Tree) placed(l *list, n *node, id, newer uint32) bool {
 	if newer == 0 {
 		return l.newest == id
 	}
-	return n.link(l.slot).newer == newer
+	return t.crowds.link(n, l.slot).newer == newer
 }
 
 // enlist puts a node that is not in the list right behind newer, or first if
 // newer is 0.
 func (t *Tree) enlist(l *list, n *node, id, newer uint32) {
-	at := n.link(l.slot)
+	at := t.crowds.link(n, l.slot)
 	at.newer = newer
 	if newer == 0 {
 		at.older, l.newest = l.newest, id
 	} else {
-		before := t.nodes.at(newer).link(l.slot)
+		before := t.crowds.link(t.nodes.at(newer), l.slot)
 		at.older, before.older = before.older, id
 	}
 	if at.older == 0 {
 		l.oldest = id
 		return
 	}
-	t.nodes.at(at.older).link(l.slot).newer = id
+	t.crowds.link(t.nodes.at(at.older), l.slot).newer = id
 }
 
 // unlist takes a node out of the list. Its link keeps what it has below.
 func (t *Tree) unlist(l *list, n *node) {
-	at := n.link(l.slot)
+	at := t.crowds.link(n, l.slot)
 	if at.newer == 0 {
 		l.newest = at.older
 	} else {
-		t.nodes.at(at.newer).link(l.slot).older = at.older
+		t.crowds.link(t.nodes.at(at.newer), l.slot).older = at.older
 	}
 	if at.older == 0 {
 		l.oldest = at.newer
 	} else {
-		t.nodes.at(at.older).link(l.slot).newer = at.newer
+		t.crowds.link(t.nodes.at(at.older), l.slot).newer = at.newer
 	}
 }
 

@@ -34,11 +34,15 @@ func (m *Matches) Shared(w Worker) bool {
 	return m.of(w).shared
 }
 
-func (m *Matches) of(w Worker) found {
-	if w.slot >= len(m.generations) || m.generations[w.slot] != w.generation || m.present[w.slot/64]>>(w.slot%64)&1 == 0 {
-		return found{shared: true}
+// nothing is found of a worker that holds nothing.
+var nothing = found{shared: true}
+
+func (m *Matches) of(w Worker) *found {
+	slot := uint(w.slot)
+	if slot >= uint(len(m.generations)) || m.generations[slot] != w.generation || m.present[slot/64]>>(slot%64)&1 == 0 {
+		return &nothing
 	}
-	return m.found[w.slot]
+	return &m.found[slot]
 }
 
 // Match finds for each worker how much of the prompt it holds.
@@ -62,12 +66,12 @@ func (t *Tree) Match(k Key, m *Matches) {
 			break
 		}
 		n := t.nodes.at(id)
-		if !m.follow(n, above, bytes) {
+		if !m.follow(&t.crowds, n, above, bytes) {
 			return
 		}
-		same := common(n.rest, rest)
-		if same < len(n.rest) {
-			m.end(found{bytes + (1+same)*ChunkBytes, !t.rewritten(n, len(n.rest)-same)})
+		same := t.edges.common(n, rest)
+		if same < int(n.rest) {
+			m.end(found{bytes + (1+same)*ChunkBytes, !t.rewritten(n, int(n.rest)-same)})
 			return
 		}
 		bytes += n.bytes()
@@ -109,10 +113,10 @@ func (m *Matches) begin(t *Tree) {
 
 // follow lets only the holders of n go on, and reports whether there are any.
 // Who does not hold n ends above it, bytes into the prompt.
-func (m *Matches) follow(n, above *node, bytes int) bool {
+func (m *Matches) follow(c *crowds, n, above *node, bytes int) bool {
 	some := uint64(0)
 	for i, alive := range m.alive {
-		holders := n.word(i)
+		holders := c.word(n, i)
 		if gone := alive &^ holders; gone != 0 && above != nil {
 			m.record(i, gone, found{bytes, above.shared()})
 		}

@@ -11,15 +11,20 @@ func (t *Tree) Retract(w Worker, k Key, keep int) {
 		return
 	}
 	t.work = 0
+	t.retractions.Add(1)
 	t.dropBeyond(s, k, keep)
 	t.room(0, 0) // a split takes memory
 }
+
+// Retractions returns how often Retract was called. As long as it is what it was before
+// an Insert, nothing has taken that Insert back. It waits for nobody.
+func (t *Tree) Retractions() uint64 { return t.retractions.Load() }
 
 func (t *Tree) dropBeyond(s *worker, k Key, keep int) {
 	id, end := t.held(s, k)
 	for id != 0 && end > keep {
 		n := t.nodes.at(id)
-		if n.link(s.list.slot).below > 0 {
+		if t.crowds.link(n, s.list.slot).below > 0 {
 			return
 		}
 		parent, start := n.parent, end-n.bytes()
@@ -42,11 +47,11 @@ func (t *Tree) held(s *worker, k Key) (last uint32, end int) {
 			return last, end
 		}
 		n := t.nodes.at(id)
-		if !n.holds(s.list.slot) {
+		if !t.crowds.holds(n, s.list.slot) {
 			return last, end
 		}
-		same := common(n.rest, rest)
-		if same < len(n.rest) {
+		same := t.edges.common(n, rest)
+		if same < int(n.rest) {
 			return 0, 0
 		}
 		last = id

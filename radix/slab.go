@@ -3,15 +3,15 @@ package radix
 const (
 	// pageNodes makes a page fit a size class of the Go allocator exactly.
 	pageNodes = 16
-	nodeBytes = 88
+	nodeBytes = 64
 	pageBytes = pageNodes * nodeBytes
 	// pageOverhead is the memory that finds a page, in bytes.
 	pageOverhead = 8 + 16
 )
 
 // slab holds the nodes of a tree in pages and names them by number, so that
-// the lists through them are neither followed by the garbage collector nor
-// slowed by its write barriers. Node 0 does not exist. A page whose last node
+// they have no pointers, which the garbage collector would have to follow and
+// its write barriers slow down. Node 0 does not exist. A page whose last node
 // is released goes back to Go.
 type slab struct {
 	pages  []*[pageNodes]node
@@ -37,6 +37,9 @@ func (s *slab) at(id uint32) *node {
 func (s *slab) bytes() int64 {
 	return int64(len(s.pages)-len(s.spare))*pageBytes + int64(cap(s.pages))*pageOverhead + int64(cap(s.spare))*4
 }
+
+// vacant returns how many nodes of its pages are free.
+func (s *slab) vacant() int { return (len(s.pages)-len(s.spare))*pageNodes - s.live }
 
 // alloc returns a new node, all zero.
 func (s *slab) alloc() uint32 {

@@ -7,7 +7,7 @@ const (
 	// taken from a node, about 0.1 us.
 	tendWork = 512
 
-	// copyWork is how many fingerprints are copied in a unit of work.
+	// copyWork is how many fingerprints are copied or let go in a unit of work.
 	copyWork = 64
 )
 
@@ -30,8 +30,8 @@ func (t *Tree) Run(ctx context.Context) {
 
 // Tend does one short step of what is to be done behind the requests' backs:
 // it takes what removed workers held, brings workers back to their capacity,
-// and keeps a thirty-second of the memory limit free. It reports whether
-// there is more to do.
+// keeps a thirty-second of the memory limit free, and gives back what is free
+// beyond that. It reports whether there is more to do.
 func (t *Tree) Tend() (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,8 +50,14 @@ func (t *Tree) tend() bool {
 		t.settle(&t.workers[t.queue[0]])
 		return true
 	}
-	if t.bytes() > t.limit-t.limit/32 && t.all.oldest != 0 {
+	switch {
+	case t.bytes() > t.limit:
+		return t.yield(0)
+	case t.used() > t.limit-t.limit/32 && t.all.oldest != 0:
 		t.evict()
+		return true
+	case t.edges.gatherable(t.edges.live() / 8): // more than an eighth is free
+		t.gather()
 		return true
 	}
 	return false
@@ -79,7 +85,7 @@ func (t *Tree) settle(s *worker) {
 
 // crowded reports whether an insert would soon have to evict by itself.
 func (t *Tree) crowded() bool {
-	return t.bytes() > t.limit-t.limit/64
+	return t.used() > t.limit-t.limit/64
 }
 
 // signal wakes Run.

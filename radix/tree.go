@@ -1,6 +1,9 @@
 package radix
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // DefaultMaxBytes is the memory limit of a tree that is given none.
 const DefaultMaxBytes = 256 << 20
@@ -32,11 +35,11 @@ type Tree struct {
 	// and what Insert does beyond the length of its key by insertWork.
 	mu      sync.RWMutex
 	nodes   slab
+	edges   edges
+	crowds  crowds
 	index   index
 	all     list // all nodes
 	rewrite int  // chunks that a next turn may leave unmatched
-	edges   int64
-	crowd   int64 // memory of edges and crowds in bytes
 	limit   int64
 
 	workers     []worker // by slot
@@ -47,6 +50,8 @@ type Tree struct {
 
 	work    int    // what the current step has done, in units of Tend
 	evicted uint64 // nodes let go for want of memory
+
+	retractions atomic.Uint64
 }
 
 // New returns an empty tree.
@@ -56,6 +61,8 @@ func New(o Options) *Tree {
 		all:  list{slot: everyone},
 	}
 	t.index = newIndex(&t.nodes)
+	t.edges.nodes = &t.nodes
+	t.crowds = newCrowds(&t.nodes)
 	t.limit = limit(o.MaxBytes)
 	t.rewrite = (o.Rewrite + ChunkBytes - 1) / ChunkBytes
 	return t
@@ -106,7 +113,13 @@ func (t *Tree) Stats() Stats {
 	return s
 }
 
-// bytes returns the memory in use.
+// bytes returns the memory in use, all overhead included.
 func (t *Tree) bytes() int64 {
-	return t.nodes.bytes() + t.index.bytes() + t.edges + t.crowd + int64(cap(t.workers))*workerBytes
+	return t.nodes.bytes() + t.index.bytes() + t.edges.bytes() + t.crowds.bytes() + int64(cap(t.workers))*workerBytes
+}
+
+// used returns the memory in use without that of free nodes and blocks, which the next
+// prompts take.
+func (t *Tree) used() int64 {
+	return t.bytes() - int64(t.nodes.vacant())*nodeBytes - int64(t.edges.vacant)*blockBytes
 }
