@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Fleet is the set of workers in use. A worker stays in it while anything uses
@@ -41,7 +43,7 @@ func (f *Fleet) Join(address string) *Worker {
 	defer f.mu.Unlock()
 	w, ok := f.workers[address]
 	if !ok {
-		w = &Worker{fleet: f, address: address}
+		w = &Worker{fleet: f, address: address, hash: xxh3.HashString(address)}
 		f.workers[address] = w
 	}
 	w.users.Add(1)

@@ -14,8 +14,13 @@ type queue struct {
 	tokens atomic.Int64 // of the first; 0 if there is none, or if its prompt was all there
 	began  atomic.Int64 // UnixNano at which the engine turned to it
 
+	streams, wholes silence // of those who wait for an answer in these forms
+
 	mu          sync.Mutex // guards what follows, and who writes the above
 	first, last *Reservation
+
+	hung  time.Time // the engine has, until then
+	hangs bool      // and what was placed since was overdue as well, or is yet to come
 }
 
 // join puts a reservation at the end.
@@ -31,10 +36,27 @@ func (q *queue) join(r *Reservation, now time.Time) {
 	q.turnTo(r, now)
 }
 
-// leave takes a reservation out, wherever it stands.
+// done takes out a reservation whose first token was seen, and reports whether the time
+// that it took tells of the engine's speed.
+func (q *queue) done(r *Reservation, now time.Time) (tells bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	tells = q.tells(r, now)
+	q.remove(r, now)
+	q.heard(now)
+	return tells
+}
+
+// leave takes out a reservation whose request has ended without one.
 func (q *queue) leave(r *Reservation, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.remove(r, now)
+}
+
+// remove takes a reservation out, wherever it stands. q.mu is held.
+func (q *queue) remove(r *Reservation, now time.Time) {
+	q.excuse(r, now)
 	if r.behind != nil {
 		r.behind.before = r.before
 	} else {

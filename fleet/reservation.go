@@ -14,9 +14,14 @@ type Reservation struct {
 	charged time.Time
 	stage   atomic.Int32
 	void    atomic.Bool
-	took    atomic.Int64 // prefill time in nanoseconds, 0 until the first token
+	took    atomic.Int64 // prefill time in nanoseconds, 0 until the first token and if that says nothing
 
-	before, behind *Reservation // in the worker's queue, under its lock
+	before, behind *Reservation // in the worker's queue, under its lock; so is all that follows
+
+	answer  Answer
+	silence *silence      // that the request is waiting in; nil if it does not
+	allowed time.Duration // that its prefill may take
+	whole   time.Duration // that an answer in one piece took; 0 before, and once it was learned
 }
 
 const (
@@ -40,9 +45,12 @@ func (r *Reservation) FirstToken(now time.Time) {
 		w.decoding.Add(-1)
 		return
 	}
-	w.queue.leave(r, now)
+	telling := w.queue.done(r, now)
 	w.load.Add(-(entry(r.tokens) - 1))
-	r.took.Store(int64(w.prefill.finished(r.charged, now)))
+	took := w.prefill.finished(r.charged, now)
+	if telling {
+		r.took.Store(int64(took))
+	}
 }
 
 // Release ends the request. If its prefill was not seen to be done, the engine is
@@ -76,9 +84,10 @@ func (r *Reservation) Void(now time.Time) {
 }
 
 // Learn tells the worker how many prompt tokens its engine really computed
-// before the first token of this request. Without a first token there is
-// nothing to learn.
+// before the first token of this request. Of an answer in one piece, only how long it
+// took is learned.
 func (r *Reservation) Learn(uncached int) {
+	r.worker.queue.learnWhole(r)
 	if took := r.took.Load(); took > 0 {
 		r.worker.prefill.learn(&r.worker.fleet.pace, uncached, time.Duration(took))
 	}

@@ -9,6 +9,7 @@ import (
 type Worker struct {
 	fleet   *Fleet
 	address string
+	hash    uint64       // of the address
 	users   atomic.Int64 // changed under fleet.mu only
 
 	load     atomic.Uint64 // a Load; one word, so that a choice and its charge can be one step
@@ -23,6 +24,10 @@ type Worker struct {
 
 // Address returns the address by which the worker is known.
 func (w *Worker) Address() string { return w.address }
+
+// Hash returns a hash of the address. It is the same in every process and on every
+// machine, so that routers which know nothing of each other rank workers alike.
+func (w *Worker) Hash() uint64 { return w.hash }
 
 // Load is a worker's ledger at one moment.
 type Load uint64

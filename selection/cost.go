@@ -37,6 +37,12 @@ const (
 	// half speed has them wait 132 % longer.
 	rateNoise = 1.5
 
+	// overdueWeight is what each second counts for which something should have been heard of
+	// a worker. Of one that is stuck nothing can be known but that: the longer it has been
+	// silent, the longer it will be, and a request that goes there is lost, while one that
+	// goes elsewhere without need only computes its prompt once more.
+	overdueWeight = 4
+
 	// slowest is the least share of the fastest rate that is reckoned with. With 1/2, an
 	// engine at a quarter of the speed has requests wait 54 % longer where all is shared;
 	// less than 1/4 changes nothing.
@@ -52,6 +58,10 @@ type Cost struct{}
 // token there: what is left of the prefills queued before it and its own uncached
 // tokens, at the worker's prefill rate, plus a little for every request in
 // flight. Ties go to the fewest requests of late, then to the fewest ever.
+//
+// A worker of which nothing was heard for much longer than its work should take is
+// predicted to need as long again, and longer: it may be stuck. It is not put out, as it
+// may as well be slow, and with its next first token it is as good as ever.
 //
 // One more term keeps a beginning that many prompts share from gathering them
 // all on its first holder while the fleet idles. Going elsewhere costs one more
@@ -114,11 +124,17 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 		t.Recent = c.Worker.Recent(now) / t.Rate
 		t.Requests = c.Worker.RecentRequests(now)
 		t.Wait = wait(c.Worker, t, now)
+		overdue := c.Worker.Overdue(now)
+		if overdue > 0 {
+			t.Wait += overdueWeight * overdue.Seconds()
+		}
 		if c.Standing != Available {
 			continue
 		}
-		around.recent = min(around.recent, t.Recent)
 		available++
+		if overdue == 0 { // else it is given little whatever it did
+			around.recent = min(around.recent, t.Recent)
+		}
 		if t.Load.Queued() == 0 {
 			idle++
 		}
@@ -134,13 +150,12 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 func readWorkers(tokens int, candidates []Candidate, now time.Time) (fastest float64) {
 	for i := range candidates {
 		c := &candidates[i]
-		c.Terms = Terms{
-			Load:     c.Worker.Load(),
-			Uncached: max(tokens-c.Held, 0),
-			Rate:     c.Worker.PrefillRate(now),
-		}
-		fastest = max(fastest, c.Terms.Rate)
-		if c.Standing == Available && !c.Terms.Load.Fits(charged(c.Terms.Uncached)) {
+		t := &c.Terms
+		t.Load = c.Worker.Load()
+		t.Uncached = max(tokens-c.Held, 0)
+		t.Rate = c.Worker.PrefillRate(now)
+		fastest = max(fastest, t.Rate)
+		if c.Standing == Available && !t.Load.Fits(charged(t.Uncached)) {
 			c.Standing = Full
 		}
 	}
@@ -183,11 +198,13 @@ func fade(share float64) float64 {
 // weigh works out the cost of a candidate.
 func (c *Candidate) weigh(around surroundings) {
 	t := &c.Terms
-	t.Prefill = workWeight * float64(t.Uncached) / t.Rate
-	t.Decode = float64(t.Load.InFlight()*decodeTokens) / t.Rate
+	each := 1 / t.Rate // a token's time; divisions are what takes time here
+	t.Prefill = workWeight * float64(t.Uncached) * each
+	t.Decode = float64(t.Load.InFlight()*decodeTokens) * each
+	t.Spread = 0
 	if !c.Private {
 		most := min(c.Held, spreadShare*t.Uncached)
-		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), workWeight*float64(most)/t.Rate)
+		t.Spread = min(around.spread*max(t.Recent-around.recent, 0), workWeight*float64(most)*each)
 	}
 	t.Cost = t.Wait + t.Prefill + t.Decode + t.Spread
 }

@@ -8,7 +8,8 @@
 // the decision, it decides again.
 //
 // [Cost] takes the worker with the least predicted time to the first token,
-// [Thresholds] the one that holds enough of the prompt unless loads differ too much.
+// [Thresholds] the one that holds enough of the prompt unless loads differ too much,
+// [Hash] the one that owns the beginning of the prompt unless its load is over a bound.
 //
 // The package does not know how a candidate's holdings were found, nor what an
 // upstream, a request or a response is.
@@ -22,12 +23,14 @@ type Standing uint8
 const (
 	// Available candidates can be chosen.
 	Available Standing = iota
-	// Unhealthy candidates failed a health check or refused of late.
+	// Unhealthy candidates failed Caddy's health checks.
 	Unhealthy
 	// Full candidates have as many requests as they may have.
 	Full
 	// Tried candidates have failed this request already.
 	Tried
+	// Suspected candidates failed a request, and have not been seen to serve since.
+	Suspected
 )
 
 // Candidate is one worker in the light of one request.
@@ -54,11 +57,14 @@ type Terms struct {
 	Recent   float64    // work placed on the worker of late, in seconds
 	Requests float64    // requests placed on it of late
 
-	Wait    float64 // for the prefills queued before this one
+	Wait    float64 // for the prefills queued before this one, and for a worker that is overdue
 	Prefill float64 // for this request's own uncached tokens
 	Decode  float64 // for the requests in flight that share the engine's steps
 	Spread  float64 // for work done of late beyond the least busy worker's; see Decide
 	Cost    float64 // the sum; least wins
+
+	Rank uint64 // place in the order of the key that decided, if one did; the highest comes first
+	Over bool   // the load is over the bound for a key; see Hash
 }
 
 // Reason says in a word why a worker was chosen.
@@ -82,6 +88,14 @@ const (
 	// TooLittle: another worker holds more, but not enough of the prompt to count. See
 	// Thresholds.
 	TooLittle
+	// Owner: the chosen worker is the owner of the prompt's beginning. See Hash.
+	Owner
+	// Affinity: the chosen worker is the owner of the session. See Hash.
+	Affinity
+	// OverBound: the owner is available, but its load is over the bound. See Hash.
+	OverBound
+	// OwnerUnavailable: the owner cannot be chosen. See Hash.
+	OwnerUnavailable
 
 	// Reasons is how many there are.
 	Reasons
@@ -89,7 +103,7 @@ const (
 
 // String returns the reason as it stands in logs and metrics.
 func (r Reason) String() string {
-	return [...]string{"none", "hit", "load", "spread", "holder_unavailable", "cold", "too_little"}[r]
+	return [...]string{"none", "hit", "load", "spread", "holder_unavailable", "cold", "too_little", "owner", "affinity", "bound", "owner_unavailable"}[r]
 }
 
 // Choice is the outcome of a decision.
