@@ -8,60 +8,17 @@ import (
 	"sync/atomic"
 )
 
-const (
-	// defaultMaxBody is how much of a body is read to route on.
-	defaultMaxBody = 16 << 20
+// defaultMaxBody is how much of a body is read to route on.
+const defaultMaxBody = 16 << 20
 
-	// defaultMaxBuffered is how much all requests together may hold of bodies.
-	defaultMaxBuffered = 512 << 20
-
-	// firstPart is what is read of a body when there is no room to hold it.
-	firstPart = 64 << 10
-
-	// untoldLength is the buffer that a body without a declared length begins with.
-	untoldLength = 8 << 10
-
-	// trustedLength is the declared length up to which a buffer is made at once;
-	// beyond it a client has to send bytes before memory is taken.
-	trustedLength = 256 << 10
-)
-
-// budget counts the bytes of bodies that all requests together hold.
-type budget struct {
-	used  atomic.Int64
-	limit atomic.Int64
-
-	buffers buffers
-}
-
-// take takes n bytes if they are there.
-func (b *budget) take(n int64) bool {
-	if b.used.Add(n) > b.limit.Load() {
-		b.used.Add(-n)
-		return false
-	}
-	return true
-}
-
-// force takes n bytes whether they are there or not.
-func (b *budget) force(n int64) { b.used.Add(n) }
-
-func (b *budget) give(n int64) { b.used.Add(-n) }
-
-// body is what a request sent, as far as it was read to route on. It belongs to
-// the goroutine that serves the request; only giveBack is called from others.
+// body is what a request sent, as far as it was read to route on. If it is whole it can
+// be sent any number of times.
 type body struct {
-	budget *budget
-	taken  atomic.Int64 // of the budget: the capacity of data, until it is given back
-
-	data   []byte       // nil once it was let go
-	buffer *[]byte      // that data lies in, if it is one to be kept
+	held
 	unsent atomic.Int32 // attempts that may yet read data
 
-	whole bool   // data is all there is, so it can be sent any number of times
-	err   error  // what reading on gave after data
-	cut   string // the limit that kept the rest from being read; empty if none did
-	rest  *rest  // what follows data otherwise, not read yet
+	err  error // what reading on gave after data
+	rest *rest // what follows data otherwise, not read yet
 
 	next [1]byte // the first byte of rest, which was read to see whether there is one
 }
@@ -69,81 +26,14 @@ type body struct {
 // readBody reads up to limit bytes of r's body, or as many as the budget has
 // room for, at least the first part.
 func readBody(r *http.Request, limit int64, b *budget) *body {
-	size := min(limit, untoldLength)
-	if n := r.ContentLength; n >= 0 {
-		size = min(limit, firstPart, n)
-	}
-	switch n := r.ContentLength; {
-	case n > size && n <= min(limit, trustedLength) && b.take(n):
-		size = n
-	case !b.take(size):
-		size = min(size, untoldLength)
-		b.force(size)
-	}
 	in := &body{budget: b}
-	in.make(size, limit)
-	in.fill(r, limit)
+	in.begin(r.ContentLength, limit)
+	if err := in.fill(r.Body, r.ContentLength, limit); err != nil {
+		in.end(err, r.ContentLength)
+		return in
+	}
+	in.probe(r)
 	return in
-}
-
-// make makes room for size bytes, which were taken of the budget.
-func (in *body) make(size, limit int64) {
-	in.taken.Store(size)
-	in.buffer = in.budget.buffers.get(size)
-	if in.buffer == nil {
-		in.data = make([]byte, 0, size)
-		return
-	}
-	room := min(int64(len(*in.buffer)), limit)
-	if !in.budget.take(room - size) {
-		room = size
-	}
-	in.taken.Store(room)
-	in.data = (*in.buffer)[:0:room]
-}
-
-// fill reads until the end of the body, the limit or the end of the budget.
-func (in *body) fill(r *http.Request, limit int64) {
-	for {
-		if len(in.data) == cap(in.data) && !in.grow(r.ContentLength, limit) {
-			in.probe(r)
-			return
-		}
-		n, err := r.Body.Read(in.data[len(in.data):cap(in.data)])
-		in.data = in.data[:len(in.data)+n]
-		if err != nil {
-			in.end(err, r.ContentLength)
-			return
-		}
-	}
-}
-
-// grow makes room for more of the body. It reports whether it did: not if there
-// is none left to come, and not beyond the limit or the budget.
-func (in *body) grow(length, limit int64) bool {
-	have := int64(len(in.data))
-	if have == length {
-		return false
-	}
-	size := min(max(2*have, firstPart), limit)
-	if length > have {
-		size = min(size, length)
-	}
-	switch {
-	case size <= have:
-		in.cut = "max_body"
-		return false
-	case size <= firstPart:
-		in.budget.force(size - have)
-	case !in.budget.take(size - have):
-		in.cut = "max_buffered"
-		return false
-	}
-	in.taken.Store(size)
-	data := make([]byte, have, size)
-	copy(data, in.data)
-	in.data, in.buffer = data, nil
-	return true
 }
 
 // probe sees whether anything follows what was read. Also of a body of which the
@@ -232,23 +122,29 @@ func (s *sending) sent() {
 	}
 }
 
+// anew returns the body from its first byte, for net/http to send it again where none
+// of it was sent. Nobody says when that is done, so the bytes are not used again.
+func (s *sending) anew() (io.ReadCloser, error) {
+	s.body.unsent.Add(1)
+	return io.NopCloser(bytes.NewReader(s.body.data)), nil
+}
+
 // letGo drops the bytes and gives back what they took of the budget. Their buffer is
 // kept for other requests if nobody can be reading from it.
 func (in *body) letGo() {
 	if in == nil || in.data == nil {
 		return
 	}
-	if in.buffer != nil && in.whole && in.unsent.Load() == 0 { // what is not whole is sent by readers that are not counted
-		in.budget.buffers.put(in.buffer)
+	if in.whole && in.unsent.Load() == 0 { // what is not whole is sent by readers that are not counted
+		in.recycle()
 	}
-	in.data, in.buffer = nil, nil
-	in.giveBack()
+	in.forget()
 }
 
 // giveBack gives back what was taken of the budget, once.
 func (in *body) giveBack() {
 	if in != nil {
-		in.budget.give(in.taken.Swap(0))
+		in.held.giveBack()
 	}
 }
 

@@ -33,8 +33,8 @@ import (
 // `{http.inference.policy}` | The policy that chose
 // `{http.inference.upstream}` | The chosen upstream
 // `{http.inference.model}` | The model, or `other` if no engine has answered for its name yet
-// `{http.inference.api}` | The API the request speaks: `chat`, `completions`, `messages` or `unknown`
-// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `spread` (another holds more, and a copy was due), `too_little` (another holds more, but not enough for `threshold` scoring), `holder_unavailable`, `cold` (nobody holds any of it), `fallback` or `none` (no upstream can be chosen)
+// `{http.inference.api}` | The API the request speaks, such as `chat` or `responses`, or `unknown`
+// `{http.inference.reason}` | Why: `hit`, `load` (another holds more, but its queue is longer), `spread` (another holds more, and a copy was due), `too_little` (another holds more, but not enough for `threshold` scoring), `holder_unavailable`, `cold` (nobody holds any of it), `affinity` (the owner of the request's session), `bound` (that owner is overloaded), `owner_unavailable`, `fallback` or `none` (no upstream can be chosen)
 // `{http.inference.cause}` | Why a fallback was needed
 // `{http.inference.prompt_tokens}` | Tokens of the prompt: estimated, and as counted by the engine once it has answered
 // `{http.inference.best_held_tokens}` | Of these, the most that any upstream was believed to hold

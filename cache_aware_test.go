@@ -132,8 +132,12 @@ func TestConversationsStayAndOpeningsSpread(t *testing.T) {
 }
 
 func TestBodiesArriveByteForByte(t *testing.T) {
+	overPolicies(t, bodiesArriveByteForByte)
+}
+
+func bodiesArriveByteForByte(t *testing.T, policy string) {
 	engine := newEngine(t)
-	s := startSite(t, "lb_policy cache_aware", engine.address())
+	s := startSite(t, "lb_policy "+policy, engine.address())
 	bodies := map[string]string{
 		"unknown field inside a message":   `{"model":"m1","messages":[{"role":"user","content":"x","unknown":{"b":1,"a":2}}]}`,
 		"big integers and number forms":    `{"model":"m1","messages":[],"seed":12345678901234567890,"x":123456789012345678901234567890,"n":1e0,"t":1.0}`,
@@ -152,6 +156,8 @@ func TestBodiesArriveByteForByte(t *testing.T) {
 		"not JSON":                         `model=m1`,
 		"trailing garbage":                 `{"model":"m1","messages":[{"role":"user","content":"x"}]} {"a":1}`,
 		"nested beyond what anybody means": `{"messages":` + strings.Repeat("[", 100_000),
+		"CESU-8":                           "{\"model\":\"m1\",\"messages\":[{\"role\":\"user\",\"content\":\"\xed\xa0\xbd\xed\xb8\x80\"}]}",
+		"whitespace":                       " \r\n\t\n",
 		"nothing":                          ``,
 	}
 	for name, body := range bodies {
@@ -169,8 +175,12 @@ func TestBodiesArriveByteForByte(t *testing.T) {
 }
 
 func TestEscapedAndLiteralTextAreOnePrompt(t *testing.T) {
+	overPolicies(t, escapedAndLiteralTextAreOnePrompt)
+}
+
+func escapedAndLiteralTextAreOnePrompt(t *testing.T, policy string) {
 	engines := newEngines(t, 4)
-	s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+	s := startSite(t, "lb_policy "+policy, addresses(engines)...)
 	random := rand.New(rand.NewPCG(3, 3))
 	for range 8 {
 		head := letters(random, 40)
@@ -185,8 +195,12 @@ func TestEscapedAndLiteralTextAreOnePrompt(t *testing.T) {
 // TestTextOfEveryKindArrives sends runes cut at every offset, half of it as no
 // text at all, and requires that bytes arrive and nobody minds.
 func TestTextOfEveryKindArrives(t *testing.T) {
+	overPolicies(t, textOfEveryKindArrives)
+}
+
+func textOfEveryKindArrives(t *testing.T, policy string) {
 	engines := newEngines(t, 2)
-	s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+	s := startSite(t, "lb_policy "+policy, addresses(engines)...)
 	random := rand.New(rand.NewPCG(4, 4))
 	texts := []string{
 		"é", "你", "佡", "😀", "👩‍👩‍👧", "e\u0301", "\ufeff", `\u0000`, `\ud83d`, `\ude00\ud83d`, `\ud83d\ude00`,
@@ -206,8 +220,12 @@ func TestTextOfEveryKindArrives(t *testing.T) {
 }
 
 func TestRequestsWithNothingToRouteOnGoToTheLeastLoaded(t *testing.T) {
+	overPolicies(t, requestsWithNothingToRouteOnGoToTheLeastLoaded)
+}
+
+func requestsWithNothingToRouteOnGoToTheLeastLoaded(t *testing.T, policy string) {
 	engines := newEngines(t, 4)
-	s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+	s := startSite(t, "lb_policy "+policy, addresses(engines)...)
 	tests := []struct{ name, method, path, body, cause string }{
 		{"no body", "GET", "/v1/models", "", "unknown_endpoint"},
 		{"unknown endpoint", "POST", "/v1/foo", `{"x":1}`, "unknown_endpoint"},
@@ -215,6 +233,7 @@ func TestRequestsWithNothingToRouteOnGoToTheLeastLoaded(t *testing.T) {
 		{"chat without a prompt", "POST", "/v1/chat/completions", `{"model":"m1"}`, "empty_prompt"},
 		{"chat that is no JSON", "POST", "/v1/chat/completions", `model=m1`, "unreadable_body"},
 		{"encoded body", "POST", "/v1/chat/completions", "\x1f\x8b", "encoded_body"},
+		{"nothing to prefill", "POST", "/tokenize", `{"prompt":"` + strings.Repeat("x", 4000) + `"}`, "no_prefill"},
 	}
 	for i, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -234,7 +253,7 @@ func TestRequestsWithNothingToRouteOnGoToTheLeastLoaded(t *testing.T) {
 			require.Equal(t, test.cause, last["cause"])
 		})
 	}
-	require.Equal(t, []int{6, 6, 6, 6}, asked(engines))
+	require.Equal(t, []int{7, 7, 7, 7}, asked(engines))
 	requireIdle(t)
 }
 
@@ -283,7 +302,11 @@ func TestModelsAndSaltsAreKeptApart(t *testing.T) {
 }
 
 func TestThatNoUpstreamCanBeChosenIsTold(t *testing.T) {
-	s := startSite(t, "lb_policy cache_aware\nlb_retries 3", freeAddress(t), freeAddress(t))
+	overPolicies(t, thatNoUpstreamCanBeChosenIsTold)
+}
+
+func thatNoUpstreamCanBeChosenIsTold(t *testing.T, policy string) {
+	s := startSite(t, "lb_policy "+policy+"\nlb_retries 3", freeAddress(t), freeAddress(t))
 	status, _ := s.post("/v1/chat/completions", chatOf(message("user", strings.Repeat("a", 4000))))
 	require.Equal(t, http.StatusBadGateway, status, "the error of the last attempt")
 	last := s.lastDecision(1)

@@ -39,6 +39,13 @@ func TestMain(m *testing.M) {
 	)
 }
 
+// overPolicies runs a test with each policy, for what they have in common.
+func overPolicies(t *testing.T, test func(t *testing.T, policy string)) {
+	for _, policy := range []string{"cache_aware", "prefix_hash"} {
+		t.Run(policy, func(t *testing.T) { test(t, policy) })
+	}
+}
+
 // mockEngine is a stand-in for an inference engine: it notes what it is sent and
 // answers as the test wants.
 type mockEngine struct {

@@ -112,12 +112,53 @@ func (c *CacheAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 const cacheAwareOptions = "max_tree_size, eviction_interval, scoring, cache_threshold, balance_abs_threshold, balance_rel_threshold"
 
+// UnmarshalCaddyfile sets up the policy from Caddyfile tokens:
+//
+//	lb_policy prefix_hash {
+//		prefix_length <size>
+//		prefix_tokens <number>
+//		load_factor   <factor>
+//		<options of all policies>
+//	}
+//
+// See parsePolicyOption for the latter.
+func (p *PrefixHash) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // consume policy name
+	if d.NextArg() {
+		return d.Errf("prefix_hash: unexpected argument '%s'; options go in a block", d.Val())
+	}
+	for d.NextBlock(0) {
+		switch d.Val() {
+		case "prefix_length":
+			if err := parseSize(d, "prefix_hash", &p.PrefixLength); err != nil {
+				return err
+			}
+		case "prefix_tokens":
+			if err := parseCount(d, "prefix_hash", &p.PrefixTokens); err != nil {
+				return err
+			}
+		case "load_factor":
+			if err := parseFactor(d, "prefix_hash", &p.LoadFactor); err != nil {
+				return err
+			}
+		default:
+			if err := parsePolicyOption(d, "prefix_hash", &p.Policy, "prefix_length, prefix_tokens, load_factor"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // parsePolicyOption parses an option that all policies of this plugin take. others
 // are the options that the module takes besides:
 //
 //	max_body <size>
 //	fallback <policy> [<options>]
+//	affinity header|cookie|body <name>
 //	tune     on|off
+//
+// affinity may be there several times.
 func parsePolicyOption(d *caddyfile.Dispenser, module string, p *Policy, others string) error {
 	switch d.Val() {
 	case "max_body":
@@ -131,10 +172,36 @@ func parsePolicyOption(d *caddyfile.Dispenser, module string, p *Policy, others 
 		raw, err := parseFallback(d, module)
 		p.FallbackRaw = raw
 		return err
+	case "affinity":
+		a, err := parseAffinity(d, module)
+		p.Affinity = append(p.Affinity, a)
+		return err
 	case "tune":
 		return parseWord(d, module, &p.Tune, "on", "off")
 	}
-	return d.Errf("%s: unrecognized option '%s'; there are %s, max_body, fallback and tune", module, d.Val(), others)
+	return d.Errf("%s: unrecognized option '%s'; there are %s, max_body, fallback, affinity and tune", module, d.Val(), others)
+}
+
+// parseAffinity parses the arguments of an affinity option: where, and by what name.
+func parseAffinity(d *caddyfile.Dispenser, module string) (a Affinity, err error) {
+	var where, name string
+	if !d.AllArgs(&where, &name) {
+		return a, d.Errf("%s: affinity takes one of header, cookie and body, and a name, such as header X-Session-ID", module)
+	}
+	switch where {
+	case "header":
+		a.Header = name
+	case "cookie":
+		a.Cookie = name
+	case "body":
+		a.Body = name
+	default:
+		return a, d.Errf("%s: affinity '%s': must be header, cookie or body", module, where)
+	}
+	if err := a.validate(); err != nil {
+		return a, d.Errf("%s: affinity: %v", module, err)
+	}
+	return a, nil
 }
 
 // parseNumber parses the one argument of an option of the module as a number that may
@@ -194,6 +261,25 @@ func parseSize(d *caddyfile.Dispenser, module string, size *int64) error {
 		return d.Errf("%s: %s '%s' is not a size; write one such as 256MiB", module, option, text)
 	}
 	*size = int64(n)
+	return nil
+}
+
+// parseCount parses the one argument of an option of the module as a number of at least
+// 1.
+func parseCount(d *caddyfile.Dispenser, module string, count *int64) error {
+	if *count != 0 {
+		return errTwice(d, module)
+	}
+	option := d.Val()
+	var text string
+	if !d.AllArgs(&text) {
+		return d.Errf("%s: %s takes one number, such as 256", module, option)
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return d.Errf("%s: %s '%s' is not a number of them; write one such as 256", module, option, text)
+	}
+	*count = n
 	return nil
 }
 
@@ -260,4 +346,5 @@ func errTwice(d *caddyfile.Dispenser, module string) error {
 var (
 	_ caddyfile.Unmarshaler = (*App)(nil)
 	_ caddyfile.Unmarshaler = (*CacheAware)(nil)
+	_ caddyfile.Unmarshaler = (*PrefixHash)(nil)
 )

@@ -115,7 +115,7 @@ func TestAWrongOptionIsNamedWithItsValueAndWhatToDo(t *testing.T) {
 	for text, said := range map[string][]string{
 		"256MiB":                                           {"'256MiB'", "block"},
 		"256MiB {\n}":                                      {"'256MiB'", "block"},
-		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, scoring, cache_threshold, balance_abs_threshold, balance_rel_threshold, max_body, fallback and tune"},
+		"{\nmax_size 1MiB\n}":                              {"'max_size'", "max_tree_size, eviction_interval, scoring, cache_threshold, balance_abs_threshold, balance_rel_threshold, max_body, fallback, affinity and tune"},
 		"{\nmax_body 1MiB {\nx\n}\n}":                      {"'{'"},
 		"{\nmax_tree_size\n}":                              {"max_tree_size", size},
 		"{\nmax_tree_size 1MiB 2MiB\n}":                    {"max_tree_size", size},
@@ -257,6 +257,7 @@ func TestAConfigOutOfBoundsIsRejected(t *testing.T) {
 func FuzzCaddyfile(f *testing.F) {
 	f.Add("{\nmax_tree_size 256MiB\neviction_interval 2m\nmax_body 1MiB\nfallback header X {\nfallback random_choose 2\n}\n}")
 	f.Add("{\nmax_body 1e18KiB\n}")
+	f.Add("{\naffinity header X\naffinity cookie b\naffinity body user\n}")
 	f.Fuzz(func(t *testing.T, block string) {
 		c, err := parsePolicy(block)
 		if err != nil {

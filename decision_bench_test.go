@@ -2,6 +2,7 @@ package inference
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/stretchr/testify/require"
 
+	"github.com/caddy-inference/caddy-inference/coding"
 	"github.com/caddy-inference/caddy-inference/selection"
 )
 
@@ -63,7 +65,7 @@ func BenchmarkDecision(b *testing.B) {
 		policy, pool := benchmarkPolicy(b, workers)
 		rt, now := policy.router, policy.router.state.clock.now()
 		m := rt.members(pool)
-		t := &ticket{state: rt.state, body: &body{whole: true}}
+		t := &ticket{state: rt.state, owner: &policy.Policy, body: &body{whole: true}}
 		benchmark(b, sent, next, func() {
 			t.body.data = sent
 			t.cause = t.parse("/v1/chat/completions", int64(len(sent)))
@@ -74,6 +76,36 @@ func BenchmarkDecision(b *testing.B) {
 			rt.state.putScratch(t.scratch)
 		})
 	})
+}
+
+// BenchmarkDecisionOfEncoded is a decision on a body of 16 KiB that may be encoded, which
+// is decoded first.
+func BenchmarkDecisionOfEncoded(b *testing.B) {
+	text := []byte(chatOf(message("user", texts["english"](rand.New(rand.NewPCG(1, 1)), 16<<10))))
+	for label, names := range map[string][]string{"": nil, "gzip": {"gzip"}, "deflate": {"zlib"}, "br": {"br"}, "zstd": {"zstd"}} {
+		b.Run("coding="+cmp.Or(label, "none"), func(b *testing.B) {
+			codings, _ := coding.Parse([]string{label})
+			policy, pool := benchmarkPolicy(b, 4)
+			rt, now := policy.router, policy.router.state.clock.now()
+			m := rt.members(pool)
+			t := &ticket{state: rt.state, owner: &policy.Policy}
+			t.body = &body{budget: &rt.state.buffered, whole: true}
+			sent := encode(b, text, names...)
+			benchmark(b, text, func() {}, func() {
+				t.body.data = sent
+				if !codings.None() {
+					t.decoded = decode(t.body, codings, policy.MaxBody)
+				}
+				t.cause = t.parse("/v1/chat/completions", int64(len(sent)))
+				t.forgetText()
+				candidates := t.candidates(rt, pool, m)
+				choice, reservation := selection.Place(selection.Cost{}, t.tokens, candidates, now)
+				t.placed(rt, m, reservation, choice)
+				reservation.Release(rt.state.clock.now())
+				rt.state.putScratch(t.scratch)
+			})
+		})
+	}
 }
 
 // BenchmarkSelect is all that the policy adds to a request on its way to the

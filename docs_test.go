@@ -1,12 +1,20 @@
 package inference
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/caddy-inference/caddy-inference/prompt"
+	"github.com/caddy-inference/caddy-inference/selection"
 )
 
 // page reads the policy's page in docs.
@@ -46,4 +54,90 @@ func TestTheDocsNameTheLogFieldsThereAre(t *testing.T) {
 	for field := range logged(t, &d) {
 		require.Regexp(t, "(?m)^\\| .*`"+field+"`.*\\|", page(t))
 	}
+}
+
+// TestTheDocsNameTheReasonsThereAre looks for every reason of a choice.
+func TestTheDocsNameTheReasonsThereAre(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| `reason` \\| .*").FindString(page(t))
+	owners, err := os.ReadFile("docs/prefix_hash.md")
+	require.NoError(t, err)
+	for why := range selection.Reasons {
+		name := "`" + why.String() + "`"
+		require.True(t, strings.Contains(row, name) || strings.Contains(string(owners), "| "+name+" |"), name)
+	}
+	require.Contains(t, row, "`"+fallback.String()+"`")
+}
+
+// TestTheDocsSayTheSameInBothForms makes JSON of each page's Caddyfile and compares the
+// policy in it with the one that stands beside it.
+func TestTheDocsSayTheSameInBothForms(t *testing.T) {
+	policy := func(config []byte) any {
+		var c struct {
+			Apps struct {
+				HTTP struct {
+					Servers map[string]struct {
+						Routes []any `json:"routes"`
+					} `json:"servers"`
+				} `json:"http"`
+			} `json:"apps"`
+		}
+		require.NoError(t, json.Unmarshal(config, &c))
+		return find(c.Apps.HTTP.Servers["srv0"].Routes, "selection_policy")
+	}
+	for _, name := range []string{"docs/cache_aware.md", "docs/prefix_hash.md"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		forms := regexp.MustCompile("(?s)<td>\n\n```\n(.*?)```.*?```json\n(.*?)```").FindStringSubmatch(string(text))
+		require.NotNil(t, forms, name)
+		adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(forms[1]), nil)
+		require.NoError(t, err, name)
+		require.NotNil(t, policy(adapted), name)
+		require.Equal(t, policy([]byte(forms[2])), policy(adapted), name)
+	}
+}
+
+// find returns the first value of a key, anywhere in a JSON value.
+func find(in any, key string) any {
+	switch v := in.(type) {
+	case []any:
+		for _, element := range v {
+			if found := find(element, key); found != nil {
+				return found
+			}
+		}
+	case map[string]any:
+		if found, ok := v[key]; ok {
+			return found
+		}
+		return find(slices.Collect(maps.Values(v)), key)
+	}
+	return nil
+}
+
+// TestTheExamplesAreValid provisions the Caddyfiles of examples that need no simulator.
+func TestTheExamplesAreValid(t *testing.T) {
+	for _, name := range []string{"examples/cache_aware/Caddyfile", "examples/prefix_hash/Caddyfile"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		config, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, nil)
+		require.NoError(t, err, name)
+		require.Empty(t, warnings, name)
+		requireProvisions(t, config)
+	}
+}
+
+// TestTheDocsNameTheAPIsThereAre reads the table of paths both ways.
+func TestTheDocsNameTheAPIsThereAre(t *testing.T) {
+	documented := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`/[^|]+) \\| `(\\w+)` \\|").FindAllStringSubmatch(page(t), -1) {
+		for path := range strings.SplitSeq(row[1], ", ") {
+			require.Equal(t, row[2], prompt.APIOf(strings.Trim(path, "`")).String(), path)
+		}
+		documented[row[2]] = true
+	}
+	for api := prompt.Unknown + 1; api.String() != prompt.Unknown.String(); api++ {
+		require.True(t, documented[api.String()], "%s is not documented", api)
+		delete(documented, api.String())
+	}
+	require.Empty(t, documented)
 }

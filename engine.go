@@ -30,7 +30,7 @@ const (
 type engine struct {
 	asking  atomic.Bool
 	wanted  atomic.Bool // somebody wants an answer from after now
-	suspect atomic.Bool // it failed since it was last asked
+	failed  atomic.Bool // a request, since it was last asked
 	started float64     // Unix seconds; 0 unknown. Touched by the one who asks
 }
 
@@ -57,16 +57,16 @@ func (s *state) check(w *worker) {
 	}
 }
 
-// suspect says that w failed a request in a way that a restart of its engine
-// would explain.
-func (s *state) suspect(w *worker) {
-	w.engine.suspect.Store(true)
+// checkFailed checks w's engine, which has failed a request in a way that a restart would
+// explain.
+func (s *state) checkFailed(w *worker) {
+	w.engine.failed.Store(true)
 	s.check(w)
 }
 
 // askWhileWanted asks until there is an answer from after it was last wanted.
 func (s *state) askWhileWanted(ctx context.Context, w *worker) {
-	for s.askUntilAnswered(ctx, w) && s.pause(ctx, w, askFirst) {
+	for s.askUntilAnswered(ctx, w) && w.pause(ctx, s.clock.real(askFirst)) {
 		w.engine.asking.Store(false)
 		if !w.engine.wanted.Load() || !w.engine.asking.CompareAndSwap(false, true) {
 			return
@@ -81,7 +81,7 @@ func (s *state) askUntilAnswered(ctx context.Context, w *worker) bool {
 	failed := false
 	for wait := askFirst; ; wait = min(2*wait, askLast) {
 		w.engine.wanted.Store(false)
-		failed = w.engine.suspect.Swap(false) || failed
+		failed = w.engine.failed.Swap(false) || failed
 		said, err := askEngine(ctx, w)
 		if err == nil || errors.Is(err, errNoMetrics) {
 			s.heard(w, said, failed)
@@ -95,18 +95,19 @@ func (s *state) askUntilAnswered(ctx context.Context, w *worker) bool {
 		if errors.Is(err, errNoMetrics) {
 			return true
 		}
-		if errors.Is(err, errNotHTTP) || !s.pause(ctx, w, wait) {
+		if errors.Is(err, errNotHTTP) || !w.pause(ctx, s.clock.real(wait)) {
 			if failed {
-				w.engine.suspect.Store(true) // for whoever asks next
+				w.engine.failed.Store(true) // for whoever asks next
 			}
 			return false
 		}
 	}
 }
 
-// pause waits and reports whether there is reason to go on asking w's engine.
-func (s *state) pause(ctx context.Context, w *worker, wait time.Duration) bool {
-	timer := time.NewTimer(s.clock.real(wait))
+// pause waits and reports whether there is still reason to: neither has ctx ended nor has
+// w left.
+func (w *worker) pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -130,6 +131,7 @@ func (s *state) heard(w *worker, said engineFacts, failed bool) {
 	if changed || untold {
 		s.forgetPrefixes(w)
 		w.ForgetRate()
+		w.Heard(s.clock.now())
 		s.logger.Load().Info("engine was restarted; its cache is taken for empty", zap.String("upstream", w.Address()))
 	}
 	if said.capacity > 0 {

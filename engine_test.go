@@ -181,11 +181,11 @@ func TestAJunkPageIsNotAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestASuspectEngineThatWasRestartedIsForgotten(t *testing.T) {
+func TestAnEngineThatFailedAndWasRestartedIsForgotten(t *testing.T) {
 	inBubble(t, func(n int) (int, string) { return http.StatusOK, started(n) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
 		fillWorker(t, s, w)
 		pass(time.Minute)
-		s.suspect(w)
+		s.checkFailed(w)
 		synctest.Wait()
 		require.Equal(t, []float64{0, 60}, e.times())
 		requireForgotten(t, s, w)
@@ -193,13 +193,13 @@ func TestASuspectEngineThatWasRestartedIsForgotten(t *testing.T) {
 	})
 }
 
-func TestASuspectEngineThatWasNotRestartedIsNotForgotten(t *testing.T) {
+func TestAnEngineThatFailedAndWasNotRestartedIsNotForgotten(t *testing.T) {
 	inBubble(t, func(int) (int, string) { return http.StatusOK, started(5) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
 		fillWorker(t, s, w)
 		pass(time.Minute)
-		s.suspect(w)
+		s.checkFailed(w)
 		pass(time.Minute)
-		s.suspect(w)
+		s.checkFailed(w)
 		pass(time.Minute)
 		require.Equal(t, []float64{0, 60, 120}, e.times())
 		requireKnown(t, s, w)
@@ -222,19 +222,19 @@ func TestACheckedEngineIsForgottenOnlyIfItWasRestarted(t *testing.T) {
 	})
 }
 
-func TestASuspectEngineThatDoesNotTellItsStartIsForgotten(t *testing.T) {
+func TestAnEngineThatFailedAndDoesNotTellItsStartIsForgotten(t *testing.T) {
 	for status, page := range map[int]string{http.StatusOK: cacheConfig(0, "16", "1000", ""), http.StatusNotFound: ""} {
 		inBubble(t, func(int) (int, string) { return status, page }, func(t *testing.T, s *state, w *worker, _ *fakeEngine) {
 			fillWorker(t, s, w)
 			pass(time.Minute)
-			s.suspect(w)
+			s.checkFailed(w)
 			synctest.Wait()
 			requireForgotten(t, s, w)
 		})
 	}
 }
 
-func TestSuspicionOutlastsAnEngineThatIsDown(t *testing.T) {
+func TestAFailureIsRememberedWhileAnEngineIsDown(t *testing.T) {
 	inBubble(t, func(n int) (int, string) {
 		if n > 1 && n < 5 {
 			return 0, ""
@@ -243,7 +243,7 @@ func TestSuspicionOutlastsAnEngineThatIsDown(t *testing.T) {
 	}, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
 		fillWorker(t, s, w)
 		pass(time.Minute)
-		s.suspect(w)
+		s.checkFailed(w)
 		pass(6 * time.Second)
 		requireKnown(t, s, w)
 		pass(time.Second)
@@ -272,7 +272,7 @@ func TestAnEngineThatNoLongerTellsItsStartIsNotForgotten(t *testing.T) {
 func TestAFailingEngineIsAskedOnceASecond(t *testing.T) {
 	inBubble(t, func(int) (int, string) { return http.StatusOK, started(5) }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
 		for range 500 {
-			s.suspect(w)
+			s.checkFailed(w)
 			s.check(w)
 			pass(10 * time.Millisecond)
 		}
@@ -287,7 +287,7 @@ func TestAFailureWhileTheAnswerIsOnItsWayIsAskedAbout(t *testing.T) {
 	var w *worker
 	inBubble(t, func(n int) (int, string) {
 		if n == 2 { // it answers, then it is restarted, then a request fails
-			w.engine.suspect.Store(true)
+			w.engine.failed.Store(true)
 			w.engine.wanted.Store(true)
 			return http.StatusOK, started(1)
 		}
@@ -312,7 +312,7 @@ func TestAskingEndsWithTheWorker(t *testing.T) {
 		s.leave(w, w.transport.Load())
 		synctest.Wait()
 		require.False(t, w.engine.asking.Load())
-		s.suspect(w)
+		s.checkFailed(w)
 		s.check(w)
 		pass(time.Hour)
 		require.Len(t, e.times(), 2)
@@ -338,14 +338,14 @@ func TestAskingEndsWithTheAppAndGoesOnWithTheNext(t *testing.T) {
 		s.start(app) // the next config, before the old one stops
 		s.stop(old)
 		pass(2 * time.Second)
-		s.suspect(w)
+		s.checkFailed(w)
 		pass(2 * time.Second)
 		require.Equal(t, []float64{0, 1, 3}, e.times())
 		s.stop(app) // waits for whoever asks
 		require.False(t, w.engine.asking.Load())
 		pass(time.Hour)
 		require.Len(t, e.times(), 3)
-		s.suspect(w)
+		s.checkFailed(w)
 		pass(time.Hour)
 		require.Len(t, e.times(), 3)
 		requireKnown(t, s, w)
@@ -361,12 +361,12 @@ func TestAskingEndsWithTheAppAndGoesOnWithTheNext(t *testing.T) {
 func TestAWorkerThatIsNoLongerReachedByHTTPIsNotAsked(t *testing.T) {
 	inBubble(t, func(int) (int, string) { return 0, "" }, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
 		fillWorker(t, s, w)
-		s.suspect(w)
+		s.checkFailed(w)
 		s.join("10.0.0.1:8000", nil)
 		pass(time.Hour)
 		require.Equal(t, []float64{0}, e.times())
 		require.False(t, w.engine.asking.Load())
-		require.True(t, w.engine.suspect.Load(), "the failure is forgotten")
+		require.True(t, w.engine.failed.Load(), "the failure is forgotten")
 		requireKnown(t, s, w)
 
 		_, err := askEngine(t.Context(), w)

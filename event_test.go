@@ -24,6 +24,16 @@ func TestTheFirstEventWithDataIsTheFirstToken(t *testing.T) {
 		"data in a comment":    {":data: no\n", "data: {}\n\n"},
 		"data in a long line":  {"x: " + strings.Repeat("data: ", 100) + "\n", "data: {}\n\n"},
 		"an event called pong": {"", "event: pinging\ndata: {}\n\n"},
+		"a message begins":     {"", "event: message_start\ndata: {}\n\n"},
+		"a response begins": {"event: response.created\ndata: {}\n\nevent: response.queued\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n",
+			"event: response.output_text.delta\ndata: {}\n\n"},
+		"a response says what it will fill": {"event: response.output_item.added\r\ndata: {}\r\n\r\nevent: response.content_part.added\r\ndata: {}\r\n\r\n",
+			"event: response.reasoning_text.delta\r\ndata: {}\r\n\r\n"},
+		"a response's reasoning": {"event: response.reasoning_summary_part.added\ndata: {}\n\nevent:response.reasoning_part.added\ndata: {}\n\n",
+			"event: response.reasoning_summary_text.delta\ndata: {}\n\n"},
+		"a call's arguments":           {"event: response.output_item.added\ndata: {}\n\n", "event: response.function_call_arguments.delta\ndata: {}\n\n"},
+		"a response that ends at once": {"event: response.created\ndata: {}\n\n", "event: response.completed\ndata: {}\n\n"},
+		"a name that goes on":          {"", "event: response.reasoning_summary_part.added.too\ndata: {}\n\n"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -46,6 +56,7 @@ func TestTheFirstEventWithDataIsTheFirstToken(t *testing.T) {
 
 func FuzzFirstEvent(f *testing.F) {
 	f.Add(": ping\n\nevent: ping\ndata: {}\n\ndata: {}\n\n", 3)
+	f.Add("event: response.created\ndata: {}\n\nevent: response.output_text.delta\ndata: {}\n\n", 7)
 	f.Fuzz(func(t *testing.T, stream string, piece int) {
 		var whole, cut firstEvent
 		expected := whole.in([]byte(stream))

@@ -86,8 +86,12 @@ func reset(w http.ResponseWriter, _ *http.Request) {
 // TestLoadComesBackWhicheverWayARequestEnds leaves requests in every way there
 // is, many at once, and requires that nothing of them stays in the books.
 func TestLoadComesBackWhicheverWayARequestEnds(t *testing.T) {
+	overPolicies(t, loadComesBackWhicheverWayARequestEnds)
+}
+
+func loadComesBackWhicheverWayARequestEnds(t *testing.T, policy string) {
 	engines := newEngines(t, 3)
-	s := startSite(t, `lb_policy cache_aware
+	s := startSite(t, "lb_policy "+policy+`
 		lb_retries 3
 		@panic header X-Test-Panic 1
 		handle_response @panic {
@@ -232,6 +236,10 @@ func TestLoadComesBackWhicheverWayARequestEnds(t *testing.T) {
 // TestPrefillIsReleasedAtTheFirstEventOfAStream looks into the books while a
 // stream is open.
 func TestPrefillIsReleasedAtTheFirstEventOfAStream(t *testing.T) {
+	overPolicies(t, prefillIsReleasedAtTheFirstEventOfAStream)
+}
+
+func prefillIsReleasedAtTheFirstEventOfAStream(t *testing.T, policy string) {
 	engine := newEngine(t)
 	first, rest := make(chan struct{}), make(chan struct{})
 	engine.respondWith(func(w http.ResponseWriter, r *http.Request) {
@@ -239,7 +247,7 @@ func TestPrefillIsReleasedAtTheFirstEventOfAStream(t *testing.T) {
 		event(w, `{"choices":[{"delta":{"content":"a"}}]}`)
 		<-rest
 	})
-	s := startSite(t, "lb_policy cache_aware", engine.address())
+	s := startSite(t, "lb_policy "+policy, engine.address())
 	var client sync.WaitGroup
 	defer client.Wait()
 	client.Go(func() { s.chat(chatOf(message("user", strings.Repeat("a", 4000)))) })

@@ -19,13 +19,14 @@ const (
 type metrics struct {
 	state *state
 
-	decisions *prometheus.CounterVec   // policy, upstream, reason
-	nobody    prometheus.Counter       // in place of one of them; never shown
-	fallbacks *prometheus.CounterVec   // policy, cause
-	unplaced  *prometheus.CounterVec   // policy
-	cut       *prometheus.CounterVec   // policy, limit
-	queue     *prometheus.HistogramVec // policy
-	first     *prometheus.HistogramVec // upstream
+	decisions  *prometheus.CounterVec   // policy, upstream, reason
+	nobody     prometheus.Counter       // in place of one of them; never shown
+	fallbacks  *prometheus.CounterVec   // policy, cause
+	unplaced   *prometheus.CounterVec   // policy
+	cut        *prometheus.CounterVec   // policy, limit
+	suspicions *prometheus.CounterVec   // upstream, cause
+	queue      *prometheus.HistogramVec // policy
+	first      *prometheus.HistogramVec // upstream
 
 	prompt   *prometheus.CounterVec // upstream, model; so are all below
 	best     *prometheus.CounterVec
@@ -33,13 +34,15 @@ type metrics struct {
 	cached   *prometheus.CounterVec
 	reported *prometheus.CounterVec
 
-	inFlight *prometheus.Desc // upstream; so are all up to believed
-	queued   *prometheus.Desc
-	decoding *prometheus.Desc
-	recent   *prometheus.Desc
-	rate     *prometheus.Desc
-	capacity *prometheus.Desc
-	believed *prometheus.Desc
+	inFlight  *prometheus.Desc // upstream; so are all up to overdue
+	queued    *prometheus.Desc
+	decoding  *prometheus.Desc
+	recent    *prometheus.Desc
+	rate      *prometheus.Desc
+	capacity  *prometheus.Desc
+	believed  *prometheus.Desc
+	suspected *prometheus.Desc
+	overdue   *prometheus.Desc
 
 	treeBytes     *prometheus.Desc
 	treeLimit     *prometheus.Desc
@@ -66,11 +69,12 @@ func newMetrics(s *state) *metrics {
 	return &metrics{
 		state: s,
 
-		nobody:    prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody_total", Help: "Choices of workers that are gone."}),
-		decisions: counter("decisions_total", "Choices of an upstream, one for each attempt of a request, by their reason.", "policy", "upstream", "reason"),
-		fallbacks: counter("fallbacks_total", "Choices made without a prompt to route on, by the cause.", "policy", "cause"),
-		unplaced:  counter("unplaced_total", "Attempts for which no upstream could be chosen.", "policy"),
-		cut:       counter("cut_bodies_total", "Requests routed on the first part of their body, by the limit that was reached.", "policy", "limit"),
+		nobody:     prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody_total", Help: "Choices of workers that are gone."}),
+		decisions:  counter("decisions_total", "Choices of an upstream, one for each attempt of a request, by their reason.", "policy", "upstream", "reason"),
+		fallbacks:  counter("fallbacks_total", "Choices made without a prompt to route on, by the cause.", "policy", "cause"),
+		unplaced:   counter("unplaced_total", "Attempts for which no upstream could be chosen.", "policy"),
+		cut:        counter("cut_bodies_total", "Requests routed on the first part of their body, by the limit that was reached.", "policy", "limit"),
+		suspicions: counter("suspicions_total", "Times that requests began to stay away from the upstream as it did not serve, by the cause.", "upstream", "cause"),
 		queue: histogram("queued_tokens_at_choice", "Uncached prompt tokens queued on the chosen upstream when it was chosen.",
 			prometheus.ExponentialBuckets(256, 4, 8), "policy"),
 		first: histogram("first_token_seconds", "Time from the choice of an upstream to the first output token of a streamed answer.",
@@ -82,13 +86,15 @@ func newMetrics(s *state) *metrics {
 		cached:   counter("cached_tokens_total", "Of the prompt tokens, those that the engine reported to have found in its cache.", "upstream", "model"),
 		reported: counter("reported_prompt_tokens_total", "Prompt tokens of the requests whose engine reported cached tokens: what cached_tokens_total is a part of.", "upstream", "model"),
 
-		inFlight: desc("requests_in_flight", "Requests placed on the upstream and not ended.", "upstream"),
-		queued:   desc("queued_tokens", "Uncached prompt tokens placed on the upstream that wait for their first output token.", "upstream"),
-		decoding: desc("requests_decoding", "Requests on the upstream whose first output token was seen.", "upstream"),
-		recent:   desc("recent_tokens", "Uncached prompt tokens placed on the upstream of late: each counts half after a minute.", "upstream"),
-		rate:     desc("prefill_tokens_per_second", "Prefill rate learned from first-token times; 0 if none was learned of late.", "upstream"),
-		capacity: desc("kv_capacity_tokens", "Tokens the engine's KV cache holds, as it said; 0 if unknown.", "upstream"),
-		believed: desc("believed_bytes", "Bytes of prompts the upstream is believed to hold, counted in whole pieces of 128.", "upstream"),
+		inFlight:  desc("requests_in_flight", "Requests placed on the upstream and not ended.", "upstream"),
+		queued:    desc("queued_tokens", "Uncached prompt tokens placed on the upstream that wait for their first output token.", "upstream"),
+		decoding:  desc("requests_decoding", "Requests on the upstream whose first output token was seen.", "upstream"),
+		recent:    desc("recent_tokens", "Uncached prompt tokens placed on the upstream of late: each counts half after a minute.", "upstream"),
+		rate:      desc("prefill_tokens_per_second", "Prefill rate learned from first-token times; 0 if none was learned of late.", "upstream"),
+		capacity:  desc("kv_capacity_tokens", "Tokens the engine's KV cache holds, as it said; 0 if unknown.", "upstream"),
+		believed:  desc("believed_bytes", "Bytes of prompts the upstream is believed to hold, counted in whole pieces of 128.", "upstream"),
+		suspected: desc("suspected", "1 while requests stay away from the upstream as it did not serve, else 0.", "upstream"),
+		overdue:   desc("overdue_seconds", "For how long something should have been heard of the upstream; 0 if there is nothing to complain of.", "upstream"),
 
 		treeBytes:     desc("tree_bytes", "Memory used by the tree of prefixes."),
 		treeLimit:     desc("tree_limit_bytes", "Memory the tree of prefixes may use."),
@@ -106,7 +112,7 @@ type vector interface {
 }
 
 func (m *metrics) vectors() []vector {
-	return []vector{m.decisions, m.fallbacks, m.unplaced, m.cut, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
+	return []vector{m.decisions, m.fallbacks, m.unplaced, m.cut, m.suspicions, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
 }
 
 // Describe implements prometheus.Collector.
@@ -115,7 +121,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 		v.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		m.inFlight, m.queued, m.decoding, m.recent, m.rate, m.capacity, m.believed,
+		m.inFlight, m.queued, m.decoding, m.recent, m.rate, m.capacity, m.believed, m.suspected, m.overdue,
 		m.treeBytes, m.treeLimit, m.treeNodes, m.treeEvictions, m.bodyBytes, m.bodyLimit,
 	} {
 		ch <- d
@@ -140,6 +146,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.rate, w.PrefillRate(now), w.Address())
 		gauge(m.capacity, float64(w.Capacity()), w.Address())
 		gauge(m.believed, float64(m.state.tree.Held(*w.prefix.Load())), w.Address())
+		gauge(m.suspected, float64(w.suspicions()), w.Address())
+		gauge(m.overdue, w.Overdue(now).Seconds(), w.Address())
 	}
 	tree := m.state.tree.Stats()
 	gauge(m.treeBytes, float64(tree.Bytes))
@@ -167,6 +175,15 @@ func (m *metrics) choices(policy string, w *worker) (c choiceCounters) {
 		c[why] = m.decisions.WithLabelValues(policy, w.Address(), why.String())
 	}
 	return c
+}
+
+// suspicion counts one of a worker.
+func (m *metrics) suspicion(w *worker, why blame) {
+	w.series.RLock()
+	defer w.series.RUnlock()
+	if !w.gone {
+		m.suspicions.WithLabelValues(w.Address(), string(why)).Inc()
+	}
 }
 
 // firstToken observes the time to a first token.

@@ -4,9 +4,11 @@
 // whose prompt begins like one that a replica has served lately is answered many
 // times faster there, because that beginning is still in the replica's KV cache;
 // anywhere else it is computed again. The package adds to Caddy's reverse_proxy
-// the selection policy that knows this:
+// the selection policies that know this:
 //
 //   - cache_aware remembers what it sent where.
+//   - prefix_hash has each beginning of a prompt owned by a replica, which several
+//     routers find without knowing of each other.
 //
 // It also adds the app `inference`, which owns what outlives requests and configs
 // and need not be configured. Engines need no change and no sidecar, and the
@@ -15,7 +17,7 @@
 // This package is the rim: it alone knows Caddy. What a request asks an engine to
 // prefill is found by package prompt, what was sent where is kept by package
 // radix, who is how busy by package fleet, and the choice is made by package
-// selection. A request can be followed in CacheAware.Select.
+// selection. A request can be followed in Policy.route.
 package inference
 
 import (
@@ -32,6 +34,7 @@ import (
 func init() {
 	caddy.RegisterModule(new(App))
 	caddy.RegisterModule(new(CacheAware))
+	caddy.RegisterModule(new(PrefixHash))
 	httpcaddyfile.RegisterGlobalOption("inference", parseApp)
 }
 
@@ -55,7 +58,7 @@ type App struct {
 
 	state    *state
 	logger   *zap.Logger
-	treeSize int64 // the largest that any policy asks for
+	treeSize int64 // the largest that any policy asks for; 0 if none does
 	interval time.Duration
 	handlers map[*reverseproxy.Handler]bool // that have a policy of ours
 	started  bool

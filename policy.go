@@ -17,21 +17,29 @@ import (
 // Policy is what the selection policies of this plugin have in common: the options
 // that all of them take, and the way of a request through them.
 type Policy struct {
-	// How much of a request body is read to route on, in bytes. Of a longer one
-	// the first part is routed on and the rest streamed. Default: 16 MiB.
+	// How much of a request body is read to route on, and decoded if it is encoded,
+	// in bytes. Of a longer one the first part is routed on and the rest streamed.
+	// Default: 16 MiB.
 	MaxBody int64 `json:"max_body,omitempty"`
 
 	// The selection policy for requests with nothing to route on. Default: the
 	// upstream with the least work in our own ledger.
 	FallbackRaw json.RawMessage `json:"fallback,omitempty" caddy:"namespace=http.reverse_proxy.selection_policies inline_key=policy"`
 
+	// Where requests may say which session they belong to; of several, the first one
+	// that is there counts. Requests of a session go to the same upstream, unless it is
+	// overloaded: then to the next one in an order that is the session's. Default: none.
+	Affinity []Affinity `json:"affinity,omitempty"`
+
 	// `off` leaves the reverse_proxy as you wrote it: nothing that was left unset
 	// is filled in. Default: `on`.
 	Tune string `json:"tune,omitempty"`
 
-	name     string
-	fallback reverseproxy.Selector
-	router   *router
+	name       string
+	fallback   reverseproxy.Selector
+	router     *router
+	prefix     int     // bytes that the opening of a prompt is told by; 0 if nobody asks for it
+	loadFactor float64 // up to which the owner of a session or of an opening is chosen
 }
 
 // minBody keeps a slip of the pen, such as a size without its unit, from making a
@@ -51,8 +59,9 @@ func (p *Policy) provision(ctx caddy.Context, app *App, name string, module any)
 	p.name = name
 	p.MaxBody = cmp.Or(p.MaxBody, defaultMaxBody)
 	p.Tune = cmp.Or(p.Tune, "on")
+	p.loadFactor = cmp.Or(p.loadFactor, defaultLoadFactor)
 	var err error
-	p.router, err = newRouter(ctx, app, name)
+	p.router, err = newRouter(ctx, app, p)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -75,7 +84,7 @@ func (p *Policy) validate(name string) error {
 	if p.Tune != "on" && p.Tune != "off" {
 		return fmt.Errorf("%s: tune '%s': must be on or off", name, p.Tune)
 	}
-	return nil
+	return p.validateAffinity(name)
 }
 
 // Cleanup ends the policy's use of its upstreams.
@@ -116,6 +125,8 @@ func (p *Policy) decide(by chooser, t *ticket, pool reverseproxy.UpstreamPool, c
 	r *http.Request, w http.ResponseWriter,
 ) (selection.Choice, *fleet.Reservation) {
 	switch {
+	case t.session != 0:
+		return selection.Place(p.bySession(t), t.tokens, candidates, t.state.clock.now())
 	case t.cause == "":
 		return by.choose(t, candidates)
 	case p.fallback != nil:

@@ -3,11 +3,22 @@ package inference
 import (
 	"bufio"
 	"bytes"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,12 +37,17 @@ func refuse(status int) http.HandlerFunc {
 // TestARetryFindsTheBodyWhole fails the first engines in every way Caddy retries
 // after, and requires that the next gets the client's bytes.
 func TestARetryFindsTheBodyWhole(t *testing.T) {
+	overPolicies(t, aRetryFindsTheBodyWhole)
+}
+
+func aRetryFindsTheBodyWhole(t *testing.T, policy string) {
 	tests := []struct {
 		name    string
 		block   string
 		respond http.HandlerFunc // nil: nobody listens
 	}{
 		{"nobody listens", "lb_retries 3", nil},
+		{"nobody listens, and nothing is configured", "", nil},
 		{"the connection breaks after the body was read", "lb_retries 3\nlb_retry_match {\nmethod POST\n}", hangUp},
 		{"the answer is to be retried", "lb_retries 3\nlb_retry_match {\nexpression `{rp.status_code} == 503`\n}", refuse(http.StatusServiceUnavailable)},
 	}
@@ -50,9 +66,9 @@ func TestARetryFindsTheBodyWhole(t *testing.T) {
 				bad = append(bad, e)
 				list = append(list, e.address())
 			}
-			s := startSite(t, "lb_policy cache_aware\n"+test.block, list...)
+			s := startSite(t, "lb_policy "+policy+"\n"+test.block, list...)
 			random := rand.New(rand.NewPCG(6, 6))
-			for i := range 20 {
+			for i := range 8 {
 				body := chatOf(message("user", letters(random, 5000)))
 				s.chat(body)
 				got := good.received()
@@ -70,11 +86,15 @@ func TestARetryFindsTheBodyWhole(t *testing.T) {
 }
 
 func TestRetryNeverReturnsToTheSameWorker(t *testing.T) {
+	overPolicies(t, retryNeverReturnsToTheSameWorker)
+}
+
+func retryNeverReturnsToTheSameWorker(t *testing.T, policy string) {
 	engines := newEngines(t, 3)
 	for _, e := range engines {
 		e.respondWith(refuse(http.StatusServiceUnavailable))
 	}
-	s := startSite(t, "lb_policy cache_aware\nlb_retries 10\nlb_retry_match {\nexpression `{rp.status_code} == 503`\n}", addresses(engines)...)
+	s := startSite(t, "lb_policy "+policy+"\nlb_retries 10\nlb_retry_match {\nexpression `{rp.status_code} == 503`\n}", addresses(engines)...)
 	random := rand.New(rand.NewPCG(7, 7))
 	for i := range 10 {
 		status, _ := s.post("/v1/chat/completions", chatOf(message("user", letters(random, 500))))
@@ -172,4 +192,326 @@ func TestTheOnlyUpstreamIsTriedAsCaddyIsTold(t *testing.T) {
 	s.chat(chatOf(message("user", "hello")))
 	require.Equal(t, 3.0, s.lastDecision(1)["attempts"])
 	requireIdle(t)
+}
+
+// ending is an engine that goes away while it has a chat, as a process does that is
+// killed: in one order or the other.
+type ending struct {
+	net.Listener
+	end   func(e *ending, conn net.Conn) // with a chat read from conn
+	chats atomic.Int32
+
+	last atomic.Bool // the next connection that is taken is dropped, and is the last one
+}
+
+func startEnding(t *testing.T, network, address string, end func(*ending, net.Conn)) *ending {
+	t.Helper()
+	listener, err := net.Listen(network, address)
+	require.NoError(t, err)
+	e := &ending{Listener: listener, end: end}
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if e.last.Load() {
+				listener.Close()
+				conn.Close()
+				return
+			}
+			connections.Go(func() { e.serve(conn) })
+		}
+	})
+	t.Cleanup(func() { listener.Close(); connections.Wait() })
+	return e
+}
+
+// serve answers what is no chat until a chat comes.
+func (e *ending) serve(conn net.Conn) {
+	defer conn.Close()
+	for in := bufio.NewReader(conn); ; {
+		request, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, request.Body)
+		if request.Method == http.MethodPost {
+			e.chats.Add(1)
+			e.end(e, conn)
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+	}
+}
+
+// TestAnEngineThatEndsCostsNoRequest has the engine that a chat is sent to go away in
+// the middle of it.
+func TestAnEngineThatEndsCostsNoRequest(t *testing.T) {
+	listenerFirst := func(e *ending, conn net.Conn) { e.Close(); conn.Close() }
+	reset := func(conn net.Conn) {
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		conn.Close()
+	}
+	for name, test := range map[string]struct {
+		network string
+		end     func(*ending, net.Conn)
+	}{
+		"it closes its listener first": {"tcp", listenerFirst},
+		"on a Unix socket":             {"unix", listenerFirst},
+		"it resets the connection": {"tcp", func(e *ending, conn net.Conn) {
+			e.Close()
+			reset(conn)
+		}},
+		"it takes one more connection": {"tcp", func(e *ending, conn net.Conn) { e.last.Store(true); conn.Close() }},
+		"it takes one more connection and resets it": {"tcp", func(e *ending, conn net.Conn) {
+			e.last.Store(true)
+			reset(conn)
+		}},
+		"it was about to answer": {"tcp", func(e *ending, conn net.Conn) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Type: ")
+			listenerFirst(e, conn)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := newEngine(t)
+			address := "127.0.0.1:0"
+			if test.network == "unix" {
+				address = filepath.Join(t.TempDir(), "engine")
+			}
+			ending := startEnding(t, test.network, address, test.end)
+			upstream := ending.Addr().String()
+			if test.network == "unix" {
+				upstream = "unix/" + upstream
+			}
+			s := startSite(t, "lb_policy cache_aware", upstream, engine.address())
+			random := rand.New(rand.NewPCG(10, 10))
+			for i := range 4 { // both are idle, so both are asked
+				body := chatOf(message("user", letters(random, 5000)))
+				s.chat(body)
+				got := engine.received()
+				require.Len(t, got, i+1)
+				require.Equal(t, body, string(got[i].body))
+			}
+			require.Positive(t, ending.chats.Load())
+			requireIdle(t)
+		})
+	}
+}
+
+// TestAnEngineThatEndsCostsNoRequestInAnyProtocol ends whole servers.
+func TestAnEngineThatEndsCostsNoRequestInAnyProtocol(t *testing.T) {
+	for name, test := range map[string]struct {
+		block, scheme string
+		start         func(*httptest.Server)
+	}{
+		"TLS": {"transport http {\ntls_insecure_skip_verify\n}", "https://", (*httptest.Server).StartTLS},
+		"HTTP/2 over TLS": {"transport http {\ntls_insecure_skip_verify\n}", "https://", func(s *httptest.Server) {
+			s.EnableHTTP2 = true
+			s.StartTLS()
+		}},
+		"HTTP/2 without TLS": {"", "h2c://", func(s *httptest.Server) {
+			s.Config.Protocols = new(http.Protocols)
+			s.Config.Protocols.SetUnencryptedHTTP2(true)
+			s.Start()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engines := make([]*mockEngine, 3)
+			upstreams := make([]string, len(engines))
+			for i := range engines {
+				e := &mockEngine{t: t}
+				e.metrics.Store("")
+				e.Server = httptest.NewUnstartedServer(e)
+				test.start(e.Server)
+				t.Cleanup(e.Close)
+				engines[i], upstreams[i] = e, test.scheme+e.address()
+			}
+			s := startSite(t, "lb_policy cache_aware\n"+test.block, upstreams...)
+			for _, e := range engines[:2] {
+				e.respondWith(func(_ http.ResponseWriter, r *http.Request) {
+					assert.NoError(t, e.Config.Close())
+					<-r.Context().Done()
+				})
+			}
+			random := rand.New(rand.NewPCG(11, 11))
+			for range 4 {
+				s.chat(chatOf(message("user", letters(random, 3000))))
+			}
+			require.Equal(t, []int{1, 1, 4}, asked(engines))
+			requireIdle(t)
+		})
+	}
+}
+
+// TestWhatMayBeRunningIsNotSentAgain has every engine fail in a way after which a
+// generation may have begun, or give an answer that is for the client to act on.
+func TestWhatMayBeRunningIsNotSentAgain(t *testing.T) {
+	status := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "7")
+			w.WriteHeader(status)
+		}
+	}
+	say := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(conn, text)
+				conn.Close()
+			}
+		}
+	}
+	tests := []struct {
+		name       string
+		respond    http.HandlerFunc
+		status     int
+		retryAfter string
+		cut        bool
+	}{
+		{"the connection breaks, and the engine still listens", hangUp, http.StatusBadGateway, "", false},
+		{"the connection breaks in the head of the answer", say("HTTP/1.1 200 OK\r\nContent-Type: "), http.StatusBadGateway, "", false},
+		{"the connection breaks in the answer", say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"), http.StatusOK, "", true},
+		{"too many requests", status(http.StatusTooManyRequests), http.StatusTooManyRequests, "7", false},
+		{"a bad request", status(http.StatusBadRequest), http.StatusBadRequest, "7", false},
+		{"a failure", status(http.StatusInternalServerError), http.StatusInternalServerError, "7", false},
+		{"overload", status(http.StatusServiceUnavailable), http.StatusServiceUnavailable, "7", false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			engines := newEngines(t, 3)
+			for _, e := range engines {
+				e.respondWith(test.respond)
+			}
+			s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+			response, err := s.client.Do(newRequest(t, s.url+"/v1/chat/completions", strings.NewReader(chatOf(message("user", "hello")))))
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, response.Body)
+			require.Equal(t, test.cut, err != nil, "%v", err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, test.status, response.StatusCode)
+			require.Equal(t, test.retryAfter, response.Header.Get("Retry-After"))
+			n := asked(engines)
+			require.Equal(t, 1, n[0]+n[1]+n[2])
+			requireIdle(t)
+		})
+	}
+}
+
+// TestARequestIsSentToSixWorkersAtMost has a fleet of which nothing is left.
+func TestARequestIsSentToSixWorkersAtMost(t *testing.T) {
+	var nobody []string
+	for range 9 {
+		nobody = append(nobody, freeAddress(t))
+	}
+	s := startSite(t, "lb_policy cache_aware", nobody...)
+	status, _ := s.post("/v1/chat/completions", chatOf(message("user", "hello")))
+	require.Equal(t, http.StatusBadGateway, status)
+	require.EqualValues(t, 1+mostRetries, s.lastDecision(1)["attempts"])
+	requireIdle(t)
+}
+
+// TestAForwardProxyThatEndsSaysNothingOfTheEngine has what is between us and the
+// engines go away: one of them may have the chat.
+func TestAForwardProxyThatEndsSaysNothingOfTheEngine(t *testing.T) {
+	proxy := startEnding(t, "tcp", "127.0.0.1:0", func(e *ending, conn net.Conn) { e.Close(); conn.Close() })
+	s := startSite(t, "lb_policy cache_aware\ntransport http {\nnetwork_proxy url http://"+proxy.Addr().String()+"\n}", freeAddress(t), freeAddress(t))
+	status, _ := s.post("/v1/chat/completions", chatOf(message("user", "hello")))
+	require.Equal(t, http.StatusBadGateway, status)
+	require.Equal(t, 1.0, s.lastDecision(1)["attempts"])
+}
+
+// TestWhatAnEngineHasNotTakenIsSentOnAnotherConnection has an engine close a
+// connection of HTTP/2 and say that it did not take the last request.
+func TestWhatAnEngineHasNotTakenIsSentOnAnotherConnection(t *testing.T) {
+	for header, want := range map[string]bool{"": true, "Idempotency-Key": false, "X-Idempotency-Key": false} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPipes(nil)
+			protocols := new(http.Protocols)
+			protocols.SetUnencryptedHTTP2(true)
+			var got []byte
+			engine := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				got, _ = io.ReadAll(r.Body)
+				w.WriteHeader(http.StatusOK)
+			})}
+			go func() {
+				goAway(p)
+				_ = engine.Serve(p)
+			}()
+			defer engine.Close()
+			ctx, cancel := caddy.NewContext(caddy.Context{Context: t.Context()})
+			defer cancel()
+			h := reverseproxy.HTTPTransport{Versions: []string{"h2c", "2"}}
+			require.NoError(t, h.Provision(ctx))
+			h.Transport.DialContext = p.dial
+			defer func() { assert.NoError(t, h.Cleanup()) }()
+
+			text := strings.Repeat("a", 3000)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://engine:8000/", strings.NewReader(text))
+			require.NoError(t, err)
+			r.GetBody = nil
+			if header != "" {
+				r.Header.Set(header, "1")
+			}
+			held := new(budget)
+			held.limit.Store(1 << 20)
+			ticket := &ticket{body: readBody(r, 1<<20, held)}
+			ticket.restore(r)
+			response, err := h.RoundTrip(traced(r, ticket))
+			if !want {
+				require.Error(t, err, "with %s net/http would also send what the engine took", header)
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, text, string(got))
+		})
+	}
+}
+
+// goAway takes a connection and the first request on it, and closes it saying that it
+// was not looked at.
+func goAway(l net.Listener) {
+	conn, err := l.Accept()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	go func() { _, _ = conn.Write([]byte("\x00\x00\x00\x04\x00\x00\x00\x00\x00")) }() // SETTINGS
+	_, _ = io.CopyN(io.Discard, conn, int64(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")))
+	for data := false; !data; {
+		var head [9]byte
+		if _, err := io.ReadFull(conn, head[:]); err != nil {
+			return
+		}
+		length := int64(head[0])<<16 | int64(head[1])<<8 | int64(head[2])
+		data = head[3] == 0 && length > 0
+		_, _ = io.CopyN(io.Discard, conn, length)
+	}
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	_, _ = conn.Write([]byte("\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00")) // GOAWAY: none was taken, no error
+}
+
+// TestAnUploadThatBreaksOffIsNotTheEnginesFault has clients leave in the middle of what
+// they send, which fails as if the engine's connection had broken.
+func TestAnUploadThatBreaksOffIsNotTheEnginesFault(t *testing.T) {
+	for _, path := range []string{"/v1/chat/completions", "/upload"} {
+		engine := newEngine(t)
+		s := startSite(t, "lb_policy cache_aware", engine.address())
+		s.chat(chatOf(message("user", "hello")))
+		w := theState(t).members()[0]
+		for range 3 {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+			require.NoError(t, err)
+			_, err = io.WriteString(conn, "POST "+path+" HTTP/1.1\r\nHost: "+strings.TrimPrefix(s.url, "http://")+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("a", 50000))
+			require.NoError(t, err)
+			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+			_, _ = io.Copy(io.Discard, conn)
+			require.NoError(t, conn.Close())
+		}
+		require.Zero(t, w.breaks.Load(), path)
+		require.False(t, w.suspected(), path)
+		requireIdle(t)
+	}
 }

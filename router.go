@@ -48,11 +48,11 @@ type joined struct {
 }
 
 // newRouter sets up what a policy needs of the reverse_proxy it is in.
-func newRouter(ctx caddy.Context, app *App, policy string) (*router, error) {
+func newRouter(ctx caddy.Context, app *App, policy *Policy) (*router, error) {
 	rt := &router{
 		state:  app.state,
-		policy: policy,
-		queue:  app.state.metrics.queue.WithLabelValues(policy),
+		policy: policy.name,
+		queue:  app.state.metrics.queue.WithLabelValues(policy.name),
 		joined: make(map[string]*joined),
 	}
 	rt.current.Store(new(membership))
@@ -68,6 +68,9 @@ func newRouter(ctx caddy.Context, app *App, policy string) (*router, error) {
 		return nil, err
 	}
 	rt.made = made
+	if policy.Tune == "on" {
+		rt.tuned(ctx.Logger(), tune(rt.handler))
+	}
 	rt.members(rt.handler.Upstreams)
 	return rt, nil
 }

@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -51,6 +52,7 @@ type state struct {
 
 	mu      sync.Mutex // guards what follows
 	workers map[*fleet.Worker]*worker
+	full    bool               // the last worker that joined found no place in the tree
 	apps    []*App             // that were started and not stopped, in order
 	ctx     context.Context    // of what the first of them started; nil if none runs
 	cancel  context.CancelFunc // ends it
@@ -97,6 +99,9 @@ func (s *state) start(a *App) {
 	defer s.mu.Unlock()
 	s.apps = append(s.apps, a)
 	s.apply(a)
+	if s.full {
+		s.warnFull() // with a logger, which who joined while the config was set up had not
+	}
 	if len(s.apps) > 1 {
 		return
 	}
@@ -132,10 +137,8 @@ func (s *state) apply(a *App) {
 	s.logger.Store(a.logger)
 	s.buffered.limit.Store(a.MaxBuffered)
 	s.clock.setScale(a.TimeScale)
-	if a.treeSize > 0 {
-		s.tree.SetMaxBytes(a.treeSize)
-		s.interval.Store(int64(a.interval))
-	}
+	s.tree.SetMaxBytes(cmp.Or(a.treeSize, defaultMaxTreeSize))
+	s.interval.Store(int64(cmp.Or(a.interval, defaultEvictionInterval)))
 }
 
 // members returns the workers that configs name.

@@ -2,7 +2,9 @@ package inference
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/zeebo/xxh3"
 
+	"github.com/caddy-inference/caddy-inference/coding"
 	"github.com/caddy-inference/caddy-inference/fleet"
 	"github.com/caddy-inference/caddy-inference/prompt"
 	"github.com/caddy-inference/caddy-inference/radix"
@@ -33,6 +36,7 @@ type ticket struct {
 	owner *Policy // as handlers that run after each other have their own
 
 	body    *body
+	decoded *decoded // its text, if it came encoded, while that is read
 	sending *sending // what the transport sends of the body
 	scratch *scratch // given back when the response begins
 
@@ -42,17 +46,23 @@ type ticket struct {
 	modelName   string // of a model not known yet
 	textBytes   int    // that tokens is an estimate of; 0 if it is not
 	storedBytes int    // that textBytes count as in the tree
-	keyBytes    int    // of all of the prompt, estimated if the body was cut
+	keyBytes    int    // of all of the prompt, or prompts, estimated if the body was cut
+	several     bool   // prompts, of which the first is routed on
 	tokens      int
 	cut         string // the limit beyond which the body was not read; empty if it was
 
 	key       radix.Key
+	prefix    uint64 // key of the prompt's opening; 0 if nobody asks for it
+	longer    uint64 // key of a longer one
+	session   uint64 // key of the session that the request says it belongs to; 0 if it says none
 	tried     []attempt
-	notSent   bool // the last attempt could not connect
+	notSent   bool     // the last attempt could not connect
+	conn      net.Conn // that the last attempt was sent on; nil if it was not
 	attempts  int
 	worker    *worker
 	handle    radix.Worker // the worker's, when it was chosen: later it may have lost its cache
 	keep      int          // bytes of the key that the worker held before
+	taken     uint64       // how often the tree had been told to take something back
 	retracted bool         // what the attempt left behind was taken back
 	decision  decision
 	usage     usageScanner
@@ -72,6 +82,7 @@ type attempt struct {
 type scratch struct {
 	prompt     prompt.Prompt
 	chunker    *radix.Chunker
+	openings   openings
 	matches    radix.Matches
 	candidates []selection.Candidate
 }
@@ -94,6 +105,8 @@ func (s *state) newTicket(r *http.Request, owner *Policy) *ticket {
 		t.body = earlier.body
 	}
 	t.cause = t.read(r)
+	t.session = owner.session(r, t.parsed())
+	t.forgetText()
 	caddyhttp.SetVar(ctx, ticketVar, t)
 	context.AfterFunc(ctx, t.end)
 	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && earlier == nil {
@@ -111,14 +124,16 @@ func (t *ticket) read(r *http.Request) (cause string) {
 	if r.Method == http.MethodPost {
 		t.api = prompt.APIOf(r.URL.Path)
 	}
-	switch encoding := r.Header.Get("Content-Encoding"); {
+	codings, known := coding.Parse(r.Header["Content-Encoding"])
+	switch {
 	case t.api == prompt.Unknown:
 		t.guess(r)
 		return "unknown_endpoint"
+	case t.api == prompt.Tokenize:
+		return "no_prefill"
 	case t.body == nil && (r.Body == nil || r.Body == http.NoBody):
 		return "no_body"
-	case encoding != "" && !strings.EqualFold(encoding, "identity"):
-		t.guess(r)
+	case !known:
 		return "encoded_body"
 	case caddyhttp.IsIncremental(r.Header): // the client wants it sent as it comes
 		t.guess(r)
@@ -127,13 +142,52 @@ func (t *ticket) read(r *http.Request) (cause string) {
 	if t.body == nil {
 		t.body = readBody(r, t.owner.MaxBody, &t.state.buffered)
 	}
-	return t.parse(r.URL.Path, r.ContentLength)
+	if codings.None() {
+		return t.parse(r.URL.Path, r.ContentLength)
+	}
+	t.decoded = decode(t.body, codings, t.owner.MaxBody)
+	cause = t.parse(r.URL.Path, r.ContentLength)
+	if cause == "unreadable_body" && t.decoded.broken() {
+		t.cut = t.decoded.cut
+		return "encoded_body"
+	}
+	return cause
+}
+
+// parsed is what was parsed of the request, nil if its body was not read.
+func (t *ticket) parsed() *prompt.Prompt {
+	if t.scratch == nil {
+		return nil
+	}
+	return &t.scratch.prompt
+}
+
+// text is what there is to parse.
+func (t *ticket) text() *held {
+	if t.decoded != nil {
+		return &t.decoded.held
+	}
+	return &t.body.held
+}
+
+// forgetText lets go of text that was decoded, once it is keyed. Nothing may point into it
+// any more, so of the prompt only what does not is kept.
+func (t *ticket) forgetText() {
+	if t.decoded == nil {
+		return
+	}
+	p := &t.scratch.prompt
+	stream := p.Stream
+	p.Reset()
+	p.Stream = stream
+	t.decoded.letGo()
+	t.decoded = nil
 }
 
 // guess estimates the tokens of a body that is not looked into, if it may be text.
 func (t *ticket) guess(r *http.Request) {
 	const most = 1 << 20
-	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
+	if isPlain(r.Header) && strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
 		t.tokens = t.model.Tokens(int(min(max(r.ContentLength, 0), most)))
 	}
 }
@@ -142,8 +196,8 @@ func (t *ticket) guess(r *http.Request) {
 // be that long.
 func (t *ticket) parse(path string, length int64) (cause string) {
 	t.scratch = t.state.takeScratch()
-	p := &t.scratch.prompt
-	prompt.Parse(p, path, t.body.data)
+	p, text := &t.scratch.prompt, t.text()
+	prompt.Parse(p, path, text.data)
 	t.model = t.state.models.Get(p.Model)
 	if !t.model.Known() && len(p.Model) > 0 {
 		t.modelName = string(p.Model)
@@ -156,17 +210,16 @@ func (t *ticket) parse(path string, length int64) (cause string) {
 	}
 	chunker := t.scratch.chunker
 	chunker.Reset()
-	n, _ := p.WriteTo(chunker) // a Chunker takes all
-	t.keyBytes = int(n)
-	t.key = chunker.Key(space(t.state.seed, p.Model, p.LoRA, p.Salt, p.ExtraKey))
+	t.keyBytes, t.several = t.writeKey(p, chunker)+p.OtherBytes, p.Prompts > 1
+	t.key = chunker.Key(space(t.state.seed, p))
 	t.tokens = t.model.Tokens(p.TextBytes) + p.TokenIDs + p.Media*mediaTokens
-	t.cut = t.body.cut
+	t.cut = text.cut
 	if t.cut != "" {
 		t.state.metrics.cut.WithLabelValues(t.owner.name, t.cut).Inc()
 		t.reckonUnread(length)
 		return ""
 	}
-	if p.TokenIDs == 0 && p.Media == 0 && p.N <= 1 && t.body.whole {
+	if p.TokenIDs == 0 && p.Media == 0 && p.N <= 1 && !t.several && text.whole {
 		t.textBytes, t.storedBytes = p.TextBytes, len(t.key.Chunks)*radix.ChunkBytes
 	}
 	return ""
@@ -175,16 +228,20 @@ func (t *ticket) parse(path string, length int64) (cause string) {
 // reckonUnread adds to the prompt what was not read of a body of that length, as
 // text. Of a body without a declared length nothing is known.
 func (t *ticket) reckonUnread(length int64) {
-	if unread := int(length) - len(t.body.data); unread > 0 {
+	unread := int(length) - len(t.body.data)
+	if t.decoded != nil {
+		unread = t.decoded.unread(max(length, int64(len(t.body.data))), t.owner.MaxBody)
+	}
+	if unread > 0 {
 		t.keyBytes += unread
 		t.tokens += t.model.Tokens(unread)
 	}
 }
 
 // space is the fingerprint of what keeps one engine cache apart from another.
-func space(seed uint64, parts ...[]byte) uint64 {
-	for _, p := range parts {
-		seed = xxh3.HashSeed(p, seed)
+func space(seed uint64, p *prompt.Prompt) uint64 {
+	for _, part := range [][]byte{p.Model, p.LoRA, p.Salt, p.ExtraKey} {
+		seed = xxh3.HashSeed(part, seed)
 	}
 	return seed
 }
@@ -239,18 +296,25 @@ func (t *ticket) candidates(rt *router, pool reverseproxy.UpstreamPool, m *membe
 	if t.cause == "" {
 		t.state.tree.Match(t.key, &s.matches)
 	}
-	s.candidates = s.candidates[:0]
+	s.candidates = slices.Grow(s.candidates[:0], len(m.workers))[:len(m.workers)]
 	forgive := rt.forgives(t, pool, m)
+	bytes, tokens := 0, 0 // of the one before: many hold the same
 	for i, w := range m.workers {
-		c := selection.Candidate{Worker: w.Worker, Standing: standing(t, pool[i], w, forgive)}
+		c := &s.candidates[i]
+		c.Worker, c.Standing = w.Worker, standing(t, pool[i], w, forgive)
+		c.Held, c.Private = 0, false
 		t.state.seen(w, c.Standing)
-		if t.cause == "" {
-			handle := *w.prefix.Load()
-			c.Held = t.heldTokens(s.matches.Bytes(handle))
-			c.Private = !s.matches.Shared(handle)
+		if t.cause != "" {
+			continue
 		}
-		s.candidates = append(s.candidates, c)
+		handle := *w.prefix.Load()
+		if held := s.matches.Bytes(handle); held != bytes {
+			bytes, tokens = held, t.heldTokens(held)
+		}
+		c.Held = tokens
+		c.Private = !s.matches.Shared(handle)
 	}
+	pardon(s.candidates)
 	return s.candidates
 }
 
@@ -268,6 +332,7 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	w := m.workers[choice.Index]
 	t.worker, t.retracted = w, false
 	t.attempts++
+	r.Expect(t.answer())
 	t.reservation.Store(r)
 	if t.ended.Load() { // the client left while the choice was made
 		t.release()
@@ -276,6 +341,7 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	if t.cause == "" {
 		t.handle = *w.prefix.Load()
 		t.keep = t.scratch.matches.Bytes(t.handle)
+		t.taken = t.state.tree.Retractions()
 		t.state.tree.Insert(t.handle, t.key)
 	}
 	why := t.reason(choice)
@@ -292,6 +358,18 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	}
 }
 
+// answer is the form in which the engine will answer. Nobody knows how long requests
+// without a prompt take.
+func (t *ticket) answer() fleet.Answer {
+	switch {
+	case t.cause != "":
+		return fleet.Unforeseen
+	case t.scratch.prompt.Stream:
+		return fleet.Streamed
+	}
+	return fleet.Whole
+}
+
 // nowhere writes down that no upstream can be chosen.
 func (t *ticket) nowhere(choice selection.Choice) {
 	t.decision.choose(t, choice, reason(selection.None), 0)
@@ -300,7 +378,7 @@ func (t *ticket) nowhere(choice selection.Choice) {
 
 // reason is why a choice was made, or that there was nothing to make it on.
 func (t *ticket) reason(choice selection.Choice) reason {
-	if t.cause != "" {
+	if t.cause != "" && t.session == 0 {
 		return fallback
 	}
 	return reason(choice.Reason)
@@ -309,10 +387,10 @@ func (t *ticket) reason(choice selection.Choice) reason {
 // restore gives the request its body to send.
 func (t *ticket) restore(r *http.Request) { t.sending = t.body.restore(r) }
 
-// serves says that the engine takes the request on. What it was sent is noted once
-// more, as an equal prompt that came to nothing may have taken it back.
+// serves says that the engine takes the request on. If anything was taken back since, what
+// it was sent is noted once more, as that may have been an equal prompt.
 func (t *ticket) serves() {
-	if t.scratch != nil && t.cause == "" {
+	if t.scratch != nil && t.cause == "" && t.taken != t.state.tree.Retractions() {
 		t.state.tree.Insert(t.handle, t.key)
 	}
 }
@@ -350,6 +428,9 @@ func (t *ticket) firstToken(now time.Time) {
 // believed.
 func (t *ticket) answered(said usage) {
 	t.release()
+	if said.one && t.several {
+		said = usage{}
+	}
 	t.decision.answered(t, said)
 	counts := t.decision.tokenCounts
 	if said.seen && said.cached >= 0 && t.cause == "" && forgotten(counts) {

@@ -6,10 +6,11 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptrace"
-	"syscall"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-inference/caddy-inference/prompt"
 )
 
 // transport watches what becomes of the requests that a policy placed: when the
@@ -37,18 +38,8 @@ func watch(ctx caddy.Context, h *reverseproxy.Handler) (made *reverseproxy.HTTPT
 	case *reverseproxy.HTTPTransport:
 		h.Transport = &transport{t}
 	}
-	if t := watched(h); t != nil && t.WriteBufferSize == 0 {
-		t.Transport.WriteBufferSize = writeBuffer
-	}
 	return made, nil
 }
-
-// writeBuffer is the write buffer of connections to engines, in bytes, where none was
-// configured. net/http has 4 KiB, which cuts a usual chat's body in two writes: the
-// engine wakes up for the first and waits for the second. 20 KiB: room for head and
-// body of 16 KiB, of which each request then takes a tenth less of the processor
-// (docs/benchmarks.md); every connection has one, so no larger.
-const writeBuffer = 20 << 10
 
 // watched returns the HTTP transport behind h's transport, nil if it is another kind.
 func watched(h *reverseproxy.Handler) *reverseproxy.HTTPTransport {
@@ -66,9 +57,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response, err := t.HTTPTransport.RoundTrip(traced(r, ticket))
 	if err != nil {
+		err = t.unanswered(r, ticket, err)
 		ticket.failed(r, err)
 		return nil, err
 	}
+	ticket.state.served(ticket.worker, ticket.reservation.Load().Charged())
 	if response.StatusCode < http.StatusBadRequest {
 		ticket.serves()
 	} else {
@@ -82,22 +75,34 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// traced returns r with a trace that lets go of the body's bytes once they are
-// written: net/http keeps the request, and so its body, as long as the response
-// lasts. If writing failed before anything was read, net/http may yet try again with
-// the same reader.
+// traced returns r with a trace that tells the ticket which connection it is sent on,
+// and lets go of the body's bytes once they are written: net/http keeps the request,
+// and so its body, as long as the response lasts. If writing failed before anything
+// was read, net/http may yet try again with the same reader; if a pooled connection
+// turns out to be closed and took nothing, with the body anew.
 func traced(r *http.Request, t *ticket) *http.Request {
+	t.conn = nil
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { t.conn = info.Conn }}
 	sending := t.sending
-	if sending == nil {
-		return r
-	}
-	return r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		WroteRequest: func(info httptrace.WroteRequestInfo) {
+	if sending != nil {
+		trace.WroteRequest = func(info httptrace.WroteRequestInfo) {
 			if info.Err == nil {
 				sending.sent()
 			}
-		},
-	}))
+		}
+	}
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
+	if sending != nil && !claimsToBeIdempotent(r) {
+		r.GetBody = sending.anew
+	}
+	return r
+}
+
+// claimsToBeIdempotent reports whether net/http would take the client's word that a
+// request may be sent twice, though the engine had it. An engine would compute it
+// twice.
+func claimsToBeIdempotent(r *http.Request) bool {
+	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
 }
 
 // failed says that the attempt got no response: because the client has left, or
@@ -113,10 +118,22 @@ func (t *ticket) failed(r *http.Request, err error) {
 	t.notSent = errors.As(err, &dial)
 	switch {
 	case t.notSent:
-		t.state.suspect(t.worker)
-	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
+		t.gone(err)
+	case broke(err):
 		t.state.check(t.worker)
+		t.state.brokeOff(t.worker, err)
 	}
+}
+
+// gone says that the attempt's worker could not be connected to, at once or once more.
+func (t *ticket) gone(err error) {
+	t.state.checkFailed(t.worker)
+	t.worker.Heard(t.state.clock.now()) // it does not hang
+	why := notConnected
+	if t.conn != nil {
+		why = died
+	}
+	t.state.suspect(t.worker, why, err)
 }
 
 // watchBody returns the body of a response with the ticket listening.
@@ -127,9 +144,13 @@ func watchBody(response *http.Response, t *ticket) io.ReadCloser {
 		ticket:     t,
 		stream:     kind == "text/event-stream",
 	}
+	if !b.stream {
+		t.reservation.Load().Answered(t.state.clock.now())
+	}
 	if response.StatusCode == http.StatusOK {
 		t.accepted()
 		b.counts = b.stream || kind == "application/json"
+		t.usage.meta = t.api == prompt.Generate
 	}
 	return b
 }
@@ -192,6 +213,9 @@ func (b *responseBody) finish() {
 	}
 	b.done = true
 	b.ticket.decision.broken = b.taken && !b.ended
+	if b.ended {
+		b.ticket.worker.Heard(b.ticket.state.clock.now())
+	}
 	if b.begun {
 		b.ticket.answered(b.ticket.usage.last)
 		return

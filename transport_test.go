@@ -76,30 +76,6 @@ func TestWatchingIsDoneOnceForEachHandler(t *testing.T) {
 	require.Nil(t, watched(h))
 }
 
-func TestTheWriteBufferIsSetOnlyWhereNoneIsConfigured(t *testing.T) {
-	ctx, cancel := caddy.NewContext(caddy.Context{Context: t.Context()})
-	defer cancel()
-	for configured, want := range map[int]int{0: writeBuffer, 4096: 4096} {
-		h := &reverseproxy.Handler{Transport: provisioned(ctx, t, configured)}
-		_, err := watch(ctx, h)
-		require.NoError(t, err)
-		require.Equal(t, want, watched(h).Transport.WriteBufferSize)
-	}
-	h := new(reverseproxy.Handler)
-	made, err := watch(ctx, h)
-	require.NoError(t, err)
-	require.Equal(t, writeBuffer, made.Transport.WriteBufferSize)
-	require.NoError(t, made.Cleanup())
-}
-
-func provisioned(ctx caddy.Context, t *testing.T, writeBuffer int) *reverseproxy.HTTPTransport {
-	t.Helper()
-	h := &reverseproxy.HTTPTransport{WriteBufferSize: writeBuffer}
-	require.NoError(t, h.Provision(ctx))
-	t.Cleanup(func() { require.NoError(t, h.Cleanup()) })
-	return h
-}
-
 type roundTripper struct{}
 
 func (roundTripper) RoundTrip(*http.Request) (*http.Response, error) {

@@ -5,8 +5,9 @@ import "bytes"
 // usage is what an engine said it counted.
 type usage struct {
 	seen   bool
-	prompt int // tokens of the prompt
-	cached int // of those, found in its cache; -1 if it did not say
+	prompt int  // tokens of the prompt
+	cached int  // of those, found in its cache; -1 if it did not say
+	one    bool // of one prompt, where there may be several
 
 	// The messages API tells the prompt in two parts.
 	input, read int // tokens computed, and found in the cache
@@ -14,6 +15,10 @@ type usage struct {
 
 const (
 	usageKey = `"usage"`
+
+	// metaKey is where SGLang's own API tells what it counted, for each prompt apart. A
+	// stream repeats it in every event.
+	metaKey = `"meta_info"`
 
 	// maxUsage bounds what is kept of a response to read a usage object from.
 	// Engines write up to 400 bytes.
@@ -31,13 +36,21 @@ const (
 // be cut at.
 type usageScanner struct {
 	last usage
+	meta bool // the key is metaKey
 
 	inside bool // behind a key, looking for the end of its object
 	shape  objectShape
 	object []byte // of what follows the key, the pieces before; the memory is used again
 
-	carry [len(usageKey) - 1]byte
+	carry [len(metaKey) - 1]byte
 	held  int // bytes in carry
+}
+
+func (s *usageScanner) key() string {
+	if s.meta {
+		return metaKey
+	}
+	return usageKey
 }
 
 // write looks at the next piece.
@@ -47,12 +60,12 @@ func (s *usageScanner) write(p []byte) {
 	}
 	for len(p) > 0 {
 		if !s.inside {
-			i := bytes.Index(p, []byte(usageKey))
+			i := bytes.Index(p, []byte(s.key()))
 			if i < 0 {
 				s.keep(p)
 				return
 			}
-			p = p[i+len(usageKey):]
+			p = p[i+len(s.key()):]
 			s.begin()
 		}
 		p = s.collect(p)
@@ -68,19 +81,20 @@ func (s *usageScanner) begin() {
 // join looks for a key that is cut by the border between two pieces, and returns
 // what is left of the second one.
 func (s *usageScanner) join(p []byte) []byte {
-	var border [2 * (len(usageKey) - 1)]byte
+	var border [2 * len(s.carry)]byte
+	key := s.key()
 	n := copy(border[:], s.carry[:s.held])
-	n += copy(border[n:], p[:min(len(p), len(usageKey)-1)])
-	i := bytes.Index(border[:n], []byte(usageKey))
+	n += copy(border[n:], p[:min(len(p), len(key)-1)])
+	i := bytes.Index(border[:n], []byte(key))
 	if i < 0 {
-		if len(p) < len(usageKey)-1 { // the border may move on
+		if len(p) < len(key)-1 { // the border may move on
 			s.keep(border[:n])
 			return nil
 		}
 		s.held = 0
 		return p
 	}
-	used := i + len(usageKey) - s.held
+	used := i + len(key) - s.held
 	s.held = 0
 	s.begin()
 	return p[used:]
@@ -88,7 +102,7 @@ func (s *usageScanner) join(p []byte) []byte {
 
 // keep remembers the end of a piece that a key may begin in.
 func (s *usageScanner) keep(p []byte) {
-	s.held = copy(s.carry[:], p[max(len(p)-len(s.carry), 0):])
+	s.held = copy(s.carry[:], p[max(len(p)-len(s.key())+1, 0):])
 }
 
 // collect takes bytes of an object until it is whole, and returns what follows.
@@ -117,6 +131,7 @@ func (s *usageScanner) finish(p []byte) {
 		p = s.object
 	}
 	s.last.take(readCounts(p))
+	s.last.one = s.meta && s.last.seen
 }
 
 type objectState uint8
@@ -164,7 +179,7 @@ func (o *objectShape) next(c byte) objectState {
 // usageCounts are the numbers of one usage object in any of the engines' forms;
 // -1 is one that is not there.
 type usageCounts struct {
-	prompt int // OpenAI's chat and completions: all of the prompt
+	prompt int // all of the prompt, but for the next two
 	input  int // OpenAI's responses: all of the prompt; messages: what was computed of it
 	read   int // messages: what was not
 	cached int // OpenAI's: of the prompt, found in the cache

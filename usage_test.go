@@ -22,6 +22,47 @@ func scanned(pieces ...[]byte) usage {
 	return s.last
 }
 
+// scannedMeta returns what a scanner of SGLang's own API finds in the pieces.
+func scannedMeta(pieces ...[]byte) usage {
+	s := usageScanner{meta: true}
+	for _, p := range pieces {
+		s.write(p)
+	}
+	return s.last
+}
+
+func TestCountsOfSGLangsOwnAPIAreReadHoweverTheyAreCut(t *testing.T) {
+	const meta = `"meta_info":{"id":"r","finish_reason":{"type":"length","length":16},"prompt_tokens":120,"weight_version":"default","completion_tokens":%d,"cached_tokens":64,"e2e_latency":0.5}`
+	for name, test := range map[string]struct {
+		answer         string
+		prompt, cached int
+	}{
+		"whole":             {`{"text":"yes","output_ids":[1],` + fmt.Sprintf(meta, 16) + `}`, 120, 64},
+		"streamed":          {`data: {"text":"y",` + fmt.Sprintf(meta, 1) + "}\n\ndata: {\"text\":\"yes\"," + fmt.Sprintf(meta, 2) + "}\n\ndata: [DONE]\n\n", 120, 64},
+		"text that says so": {`{"text":"\"meta_info\":{\"prompt_tokens\":1}",` + fmt.Sprintf(meta, 16) + `}`, 120, 64},
+		"without a cache":   {`{"meta_info":{"prompt_tokens":12}}`, 12, -1},
+		"embeddings":        {`{"embedding":[0.5],"meta_info":{"id":"r","prompt_tokens":12,"cached_tokens":0}}`, 12, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := []byte(test.answer)
+			u := scannedMeta(answer)
+			require.Equal(t, usage{seen: true, prompt: test.prompt, cached: test.cached, one: true}, u)
+			for i := range answer {
+				require.Equal(t, u, scannedMeta(answer[:i], answer[i:]), "cut at %d", i)
+			}
+			for size := 1; size <= 40; size++ {
+				s := usageScanner{meta: true}
+				for rest := answer; len(rest) > 0; rest = rest[min(size, len(rest)):] {
+					s.write(rest[:min(size, len(rest))])
+				}
+				require.Equal(t, u, s.last, "pieces of %d", size)
+			}
+			require.Equal(t, usage{}, scanned(answer), "it is no usage")
+		})
+	}
+	require.Equal(t, usage{}, scannedMeta([]byte(`{"usage":{"prompt_tokens":1},"meta_info":null}`)))
+}
+
 // oracleAnswer is an answer, or one event of one, as encoding/json reads it.
 type oracleAnswer struct {
 	Usage    *oracleUsage
@@ -181,6 +222,9 @@ func TestUsageIsReadInEveryForm(t *testing.T) {
 			"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":28,\"output_tokens\":4}}\n\n", 188, 160},
 		"responses, streamed": {"event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"status\":\"in_progress\",\"usage\":null}}\n\n" +
 			"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":188,\"input_tokens_details\":{\"cached_tokens\":160,\"cached_tokens_per_turn\":[1,2]},\"output_tokens\":4}}}\n\n", 188, 160},
+		"embeddings":                      {`{"id":"embd-1","object":"list","created":1,"model":"m","data":[{"index":0,"object":"embedding","embedding":[0.5,-1.5e-2]}],"usage":{"prompt_tokens":12,"total_tokens":12,"completion_tokens":0,"prompt_tokens_details":null}}`, 12, -1},
+		"scores":                          {`{"id":"score-1","object":"list","model":"m","data":[{"index":0,"object":"score","score":0.5}],"usage":{"prompt_tokens":14,"total_tokens":14}}`, 14, -1},
+		"a ranking":                       {`{"id":"rerank-1","model":"m","usage":{"total_tokens":56,"prompt_tokens":56},"results":[{"index":0,"document":{"text":"\"usage\":{\"prompt_tokens\":1}"},"relevance_score":0.5}]}`, 56, -1},
 		"text that quotes a usage":        {`{"choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":1}}"}}],"usage":` + chat + `}`, 120, 64},
 		"text that quotes one at the end": {`{"usage":` + chat + `,"choices":[{"text":"\"usage\":{\"prompt_tokens\":1}"}]}`, 120, 64},
 		"text that is the key":            {`{"choices":[{"text":"usage"},"usage"],"usage":` + chat + `}`, 120, 64},

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+	"go.uber.org/zap"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
 	"github.com/caddy-inference/caddy-inference/radix"
@@ -17,6 +18,7 @@ import (
 // has ended.
 type worker struct {
 	*fleet.Worker
+	trust
 
 	// prefix is its handle in the tree. It is replaced when the engine has lost
 	// its cache, which forgets all at once.
@@ -45,8 +47,7 @@ func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *wor
 	w, known := s.workers[member]
 	if !known {
 		w = &worker{Worker: member, left: make(chan struct{})}
-		handle := s.tree.Add()
-		w.prefix.Store(&handle)
+		w.prefix.Store(s.newHandle())
 		s.workers[member] = w
 	}
 	w.transports = append(w.transports, transport)
@@ -82,8 +83,25 @@ func (s *state) forgetPrefixes(w *worker) {
 	if s.workers[w.Worker] != w {
 		return
 	}
+	s.tree.Remove(*w.prefix.Swap(s.newHandle()))
+}
+
+// newHandle returns a handle in the tree for a worker. If there are too many it is none:
+// then nothing will be known of what the worker holds. s.mu is held.
+func (s *state) newHandle() *radix.Worker {
 	handle := s.tree.Add()
-	s.tree.Remove(*w.prefix.Swap(&handle))
+	full := handle == radix.Worker{}
+	if full && !s.full {
+		s.warnFull()
+	}
+	s.full = full
+	return &handle
+}
+
+// warnFull says that there are workers without a handle.
+func (s *state) warnFull() {
+	s.logger.Load().Warn("too many upstreams to remember what each was sent; those beyond the limit get requests by their load alone",
+		zap.Int("limit", radix.MaxWorkers))
 }
 
 // seen takes note of what Caddy's health checks say of w: an engine that fails

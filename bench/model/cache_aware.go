@@ -17,36 +17,45 @@ const tokenBytes = 4
 // CacheAware places requests as the policy cache_aware does, by the code that it
 // consists of: match, choose, charge, insert.
 func CacheAware(o Options) Placement {
-	r := &cacheAware{
-		tree:       radix.New(radix.Options{Rewrite: radix.DefaultRewrite}),
-		handles:    make([]radix.Worker, o.Engines),
-		candidates: make([]selection.Candidate, o.Engines),
-	}
-	workers := fleet.New()
-	for i := range o.Engines {
-		r.candidates[i].Worker = workers.Join(fmt.Sprint(i))
-		r.handles[i] = r.tree.Add()
-		r.tree.SetCapacity(r.handles[i], int64(o.believed())*tokenBytes)
-	}
-	return r.place
+	b := newBelieving(o)
+	return func(r *trace.Request, now time.Time) Decision { return b.place(selection.Cost{}, r, now) }
 }
 
-type cacheAware struct {
+// believing is what the plugin's policies have in common: ledgers, and a tree of what was
+// sent where.
+type believing struct {
 	tree       *radix.Tree
 	handles    []radix.Worker
 	candidates []selection.Candidate
 	matches    radix.Matches
 }
 
-func (c *cacheAware) place(r *trace.Request, now time.Time) Decision {
-	k := key(r)
-	c.tree.Match(k, &c.matches)
-	for i, handle := range c.handles {
-		c.candidates[i].Held = c.matches.Bytes(handle) / tokenBytes
-		c.candidates[i].Private = !c.matches.Shared(handle)
+func newBelieving(o Options) *believing {
+	b := &believing{
+		tree:       radix.New(radix.Options{Rewrite: radix.DefaultRewrite}),
+		handles:    make([]radix.Worker, o.Engines),
+		candidates: make([]selection.Candidate, o.Engines),
 	}
-	choice, reservation := selection.Place(selection.Cost{}, r.Input, c.candidates, now)
-	c.tree.Insert(c.handles[choice.Index], k)
+	workers := fleet.New()
+	for i := range o.Engines {
+		b.candidates[i].Worker = workers.Join(fmt.Sprint(i))
+		b.handles[i] = b.tree.Add()
+		b.tree.SetCapacity(b.handles[i], int64(o.believed())*tokenBytes)
+	}
+	return b
+}
+
+// place places a request that comes now by a rule.
+func (b *believing) place(by selection.Rule, r *trace.Request, now time.Time) Decision {
+	k := key(r)
+	b.tree.Match(k, &b.matches)
+	for i, handle := range b.handles {
+		b.candidates[i].Held = b.matches.Bytes(handle) / tokenBytes
+		b.candidates[i].Private = !b.matches.Shared(handle)
+	}
+	choice, reservation := selection.Place(by, r.Input, b.candidates, now)
+	reservation.Expect(fleet.Streamed)
+	b.tree.Insert(b.handles[choice.Index], k)
 	return Decision{
 		Engine: choice.Index,
 		FirstToken: func(uncached int, now time.Time) {

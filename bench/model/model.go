@@ -19,8 +19,8 @@
 // leave, and text: what is counted in tokens is exact. All that is in package
 // enginesim, in time that passes.
 //
-// [CacheAware] is this plugin's policy: its tree, its ledgers and its choice, not a
-// copy of them. The other rules are what it is compared with.
+// [CacheAware] and [PrefixHash] are this plugin's policies: its tree, its ledgers and its
+// choices, not a copy of them. The other rules are what they are compared with.
 package model
 
 import (

@@ -42,11 +42,15 @@ type Options struct {
 	// Belief is the capacity that a rule which reckons with caches takes an engine's
 	// to have, as a share of what it has. 0 is no limit.
 	Belief float64
+
+	// PrefixLength is the bytes at the beginning of a prompt by which [PrefixHash] places it.
+	PrefixLength int
 }
 
 // DefaultOptions returns the settings of 8 mid-sized engines, all alike,
 // behind one router: 524,288 tokens of cache, 8,000 tokens a second of prefill without
-// noise, 6 ms + 0.35 ms × running requests a token, and a belief that is right.
+// noise, 6 ms + 0.35 ms × running requests a token, a belief that is right, and prefixes
+// of 1 KiB.
 func DefaultOptions() Options {
 	return Options{
 		Engines:          8,
@@ -56,6 +60,7 @@ func DefaultOptions() Options {
 		DecodePerRunning: 350 * time.Microsecond,
 		Routers:          1,
 		Belief:           1,
+		PrefixLength:     1 << 10,
 	}
 }
 
@@ -84,6 +89,9 @@ func (o Options) Validate() error {
 	}
 	if !(o.Belief >= 0 && o.Belief <= 1e6) {
 		return fmt.Errorf("a belief of %v times the capacity: it must be between 0, for no limit, and 1e6", o.Belief)
+	}
+	if o.PrefixLength < 1 {
+		return fmt.Errorf("a prefix of %d bytes: it must be at least 1", o.PrefixLength)
 	}
 	return nil
 }

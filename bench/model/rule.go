@@ -33,6 +33,7 @@ var rules = map[string]Rule{
 	"cache_aware":    CacheAware,
 	"least_conn":     LeastConn,
 	"least_uncached": LeastUncached,
+	"prefix_hash":    PrefixHash,
 	"round_robin":    RoundRobin,
 }
 

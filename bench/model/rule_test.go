@@ -97,10 +97,45 @@ func TestCacheAwareSendsTheNextTurnWhereThePastIs(t *testing.T) {
 	}
 }
 
+func TestPrefixHashSendsWhatBeginsAlikeToOneEngineUnlessItIsBusy(t *testing.T) {
+	o := fleetOf(8)
+	o.PrefixLength = 4096
+	place := PrefixHash(o)
+	where := make(map[uint64]int)
+	engines := make(map[int]bool)
+	for beginning := range uint64(32) {
+		for turn := range 3 {
+			at := time.Duration(turn) * time.Minute
+			d := place(document(beginning, 2000+1000*turn), instant(at))
+			if turn > 0 {
+				require.Equal(t, where[beginning], d.Engine)
+			}
+			where[beginning] = d.Engine
+			engines[d.Engine] = true
+			d.FirstToken(2000, instant(at+time.Second))
+			d.End(instant(at + 2*time.Second))
+		}
+	}
+	require.Len(t, engines, 8)
+
+	place(document(1, 100_000), instant(time.Hour))
+	require.NotEqual(t, where[1], place(document(1, 2000), instant(time.Hour)).Engine)
+}
+
+func TestAPrefixIsOfTheTextNotOfItsBlocks(t *testing.T) {
+	same := func(a, b *trace.Request, bytes int) bool { return prefixKey(a, bytes) == prefixKey(b, bytes) }
+	first, other := document(1, 2000), document(1, 2000)
+	other.Blocks[1] = 99
+	require.True(t, same(first, other, 2048))
+	require.False(t, same(first, other, 2049))
+	require.True(t, same(document(1, 600), document(1, 700), 2400))
+	require.False(t, same(document(1, 600), document(1, 700), 2401), "one is shorter than that")
+}
+
 func TestRulesHaveNames(t *testing.T) {
-	require.Equal(t, []string{"cache_aware", "least_conn", "least_uncached", "round_robin"}, Names())
+	require.Equal(t, []string{"cache_aware", "least_conn", "least_uncached", "prefix_hash", "round_robin"}, Names())
 	_, err := ByName("random")
-	require.EqualError(t, err, `there is no rule "random", only cache_aware, least_conn, least_uncached, round_robin`)
+	require.EqualError(t, err, `there is no rule "random", only cache_aware, least_conn, least_uncached, prefix_hash, round_robin`)
 }
 
 func fleetOf(engines int) Options {

@@ -2,7 +2,7 @@
 // and memory, next to Caddy's own reverse_proxy and to no router at all.
 //
 //	go run ./overhead
-//	go run ./overhead -rows stock,least_conn,cache_aware -o results
+//	go run ./overhead -rows stock,least_conn,prefix_hash,cache_aware -o results
 //	go run ./overhead -listen 127.0.0.1:9001 -rows stock,mine=http://127.0.0.1:8080
 //
 // Behind all of them are the same four simulated engines, which take next to no

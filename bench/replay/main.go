@@ -73,7 +73,7 @@ func parse(args []string, output io.Writer) (*options, error) {
 	f.Float64Var(&o.own.Prefill, "prefill", fleetPrefill, withTrace+"tokens a second that each engine prefills")
 	f.IntVar(&o.own.Routers, "replicas", 1, withTrace+"how many routers share the requests")
 	f.BoolVar(&o.own.Memory, "memory", false, withTrace+"running requests and answers take room in the KV cache, as in life,\nand not only prompts as in the virtual-time model")
-	f.StringVar(&o.routers, "routers", "round_robin,least_conn,cache_aware", "routers to compare: stock, round_robin, least_conn, a policy of this plugin,\nor NAME=URL for one that runs already")
+	f.StringVar(&o.routers, "routers", "round_robin,least_conn,prefix_hash,cache_aware", "routers to compare: stock, round_robin, least_conn, a policy of this plugin,\nor NAME=URL for one that runs already")
 	f.Float64Var(&o.speed, "speed", defaultSpeed, "how many times faster than in life everything is")
 	f.Float64Var(&o.own.Minutes, "minutes", 0, withTrace+"play only so many minutes of it")
 	f.Uint64Var(&o.seed, "seed", 1, "of the generators")

@@ -61,6 +61,18 @@ func TestEnginesMayBeUnlikeEachOther(t *testing.T) {
 	require.NotEqual(t, first, second)
 }
 
+func TestThePrefixThatAPromptIsPlacedByMayBeLonger(t *testing.T) {
+	args := []string{"-trace", "agents", "-capacity", "131072", "-rules", "prefix_hash"}
+	usual, err := virtual(args...)
+	require.NoError(t, err)
+	long, err := virtual(append(args, "-prefix", "65536")...)
+	require.NoError(t, err)
+	require.NotEqual(t, usual, long)
+	said, err := virtual(append(args, "-prefix", "1024")...)
+	require.NoError(t, err)
+	require.Equal(t, usual, said)
+}
+
 func TestAGeneratedTraceIsWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "long.jsonl")
 	printed, err := virtual("-trace", "long", "-seed", "2", "-write", file)
@@ -87,6 +99,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 		{[]string{"-rules", "random"}, `-rules: there is no rule "random"`},
 		{[]string{"-routers", "0"}, "0 routers: "},
 		{[]string{"-belief", "-1"}, "a belief of -1 times"},
+		{[]string{"-prefix", "0"}, "a prefix of 0 bytes: it must be at least 1"},
 		{[]string{"-speeds", "1,fast"}, `-speeds: "fast" is not a number`},
 		{[]string{"-speeds", "1,0"}, "a speed of 0, number 2: "},
 		{[]string{"-noise", "2"}, "a noise of 2: it must be between 0 and 1"},

@@ -22,6 +22,7 @@ type options struct {
 	beliefs    []float64
 	speeds     []float64 // of engines, relative to the rate of the model
 	noise      float64   // of the time of a prefill
+	prefix     int       // bytes that prefix_hash places by
 	json       bool
 	file       string // to write the trace to, in place of replaying it
 }
@@ -40,11 +41,12 @@ func parse(args []string, out io.Writer) (*options, error) {
 	traces := f.String("trace", "agents", "traffic to replay: files, or the generators "+strings.Join(trace.Names(), ", "))
 	f.Uint64Var(&o.seed, "seed", 1, "`number` that generators and noise are drawn from: another one, another trace of the kind")
 	capacities := f.String("capacity", "524288,131072", "`tokens` that an engine's cache holds")
-	rules := f.String("rules", "round_robin,least_conn,least_uncached,cache_aware", "what places the requests")
+	rules := f.String("rules", "round_robin,least_conn,least_uncached,prefix_hash,cache_aware", "what places the requests")
 	routers := f.String("routers", strconv.Itoa(defaults.Routers), "how many routers that know nothing of each other")
 	beliefs := f.String("belief", fmt.Sprint(defaults.Belief), "capacity that rules reckon with, as a `share` of the real one; 0 for no limit")
 	speeds := f.String("speeds", "", "how fast engines prefill, as `factors` of the usual; 1 for those left out")
 	f.Float64Var(&o.noise, "noise", defaults.Noise, "by how much the time of a prefill varies: `sigma` of a log-normal factor")
+	f.IntVar(&o.prefix, "prefix", defaults.PrefixLength, "`bytes` at the beginning of a prompt by which prefix_hash places it")
 	f.BoolVar(&o.json, "json", false, "print JSON, for programs")
 	f.StringVar(&o.file, "write", "", "write the trace to this `file`, and replay nothing")
 	if err := f.Parse(args); err != nil {
@@ -131,7 +133,7 @@ func (o *options) settings() (all []model.Options) {
 			for _, belief := range o.beliefs {
 				one := model.DefaultOptions()
 				one.Capacity, one.Routers, one.Belief = capacity, routers, belief
-				one.Speeds, one.Noise, one.Seed = o.speeds, o.noise, o.seed
+				one.Speeds, one.Noise, one.Seed, one.PrefixLength = o.speeds, o.noise, o.seed, o.prefix
 				all = append(all, one)
 			}
 		}
