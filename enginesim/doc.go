@@ -1,6 +1,7 @@
 // Package enginesim is a simulated inference engine behind an HTTP handler. It
-// speaks as vLLM does: OpenAI chat and completions, Anthropic messages, token
-// ids, metrics and errors, with a block-level prefix cache, a serial prefill
+// speaks as vLLM does: OpenAI chat, completions, responses and embeddings, Anthropic
+// messages, scores and rankings, token ids, metrics and errors, and SGLang's own
+// /generate, with a block-level prefix cache, a serial prefill
 // queue and decode steps that slow down as more requests run. A router can be
 // developed, tested and measured against it without a GPU.
 //

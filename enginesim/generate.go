@@ -34,9 +34,10 @@ type job struct {
 // answer is what one sequence has produced, if the answer is sent in one piece,
 // and how much of it, if it is streamed.
 type answer struct {
-	text []byte
-	ids  []uint32
-	n    int
+	text   []byte
+	ids    []uint32
+	n      int
+	cached int // tokens of its prompt that the cache held
 }
 
 // usage counts a job's tokens as vLLM does: over all prompts and all answers,
@@ -57,6 +58,11 @@ type dialect interface {
 	end(j *job, out *output) error
 	// whole is the answer in one piece, to be marshaled.
 	whole(j *job) any
+}
+
+// opener is a dialect whose streams begin before the prompt is computed.
+type opener interface {
+	open(j *job, out *output) error
 }
 
 // output is where an answer goes: it sends events and plays the fault.
@@ -135,7 +141,7 @@ func (j *job) run(ctx context.Context, e *engine, out *output) error {
 		return err
 	}
 	if j.stream {
-		if err := out.begin(); err != nil {
+		if err := j.begin(out); err != nil {
 			abandonAll(sequences)
 			return err
 		}
@@ -147,6 +153,17 @@ func (j *job) run(ctx context.Context, e *engine, out *output) error {
 		return j.dialect.end(j, out)
 	}
 	writeJSON(out.w, http.StatusOK, j.dialect.whole(j))
+	return nil
+}
+
+// begin sends what a stream begins with before the prompt is computed.
+func (j *job) begin(out *output) error {
+	if err := out.begin(); err != nil {
+		return err
+	}
+	if o, ok := j.dialect.(opener); ok {
+		return o.open(j, out)
+	}
 	return nil
 }
 
@@ -215,6 +232,7 @@ func (j *job) take(s *sequence, choice int, d delta, out *output) error {
 	j.used.completion += len(d.ids)
 	a := &j.answers[choice]
 	a.n += len(d.ids)
+	a.cached = s.cached
 	if j.stream {
 		if !j.first {
 			j.first = true

@@ -21,9 +21,10 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("inference_sim", httpcaddyfile.Before, "respond")
 }
 
-// Handler is a simulated inference engine that speaks as vLLM does: OpenAI chat
-// and completions, Anthropic messages, token ids and metrics, with a prefix
-// cache, a prefill queue and decode steps. It is for trying out and testing
+// Handler is a simulated inference engine that speaks as vLLM does: OpenAI chat,
+// completions, responses and embeddings, Anthropic messages, scores and rankings,
+// SGLang's own `/generate`, token ids and metrics, with a prefix cache, a prefill
+// queue and decode steps. It is for trying out and testing
 // routers; it answers every request itself and passes none on.
 //
 // An engine's state (cache, queue, counters, start time) lasts over config

@@ -196,8 +196,12 @@ func (one *part) digest() (uint64, bool) {
 	return 0, false
 }
 
-// mediaKey is the URL of {"url": ...}, or else the whole value.
+// mediaKey is the URL of {"url": ...} or of a string, or else the whole value.
 func mediaKey(media jsontext.Value) []byte {
+	if media.Kind() == '"' {
+		url, _ := jsontext.AppendUnquote(nil, media) // what is no UTF-8 is replaced
+		return url
+	}
 	var ref struct {
 		URL string `json:"url"`
 	}
