@@ -50,6 +50,7 @@ type lease struct {
 	blocks   []int32
 	filled   int // leading blocks that are in the index
 	promised int
+	holder   *sequence // whose it is
 }
 
 func newBlockCache(blockSize, total int) *blockCache {

@@ -35,6 +35,18 @@
 // Speed makes all that faster, for replays of traffic in compressed time. What
 // took how long in simulated time is then told exactly by Server.Watch.
 //
+// # What it publishes
+//
+// With Options.Events it publishes what its cache stores and lets go, as engines do when
+// they are started with --kv-events-config: batches numbered from 0 on a PUB socket and,
+// if asked, from a ROUTER socket once more, in the words of vLLM or SGLang, of today or of
+// before. Events of a prompt leave before its first token. What they tell is what the
+// cache does: blocks by the ids that /tokenize gives, copies and removals one by one, and
+// of a reset when the engine would tell it. Names of blocks are its own.
+//
+// With Options.Ranks above 1 it is an engine with data parallel ranks, each of which has
+// its own cache, sockets and numbers.
+//
 // # Its own pages
 //
 // Beside the engine's pages there are some for tests, which no real engine has:
@@ -44,4 +56,6 @@
 //	DELETE /sim/faults   forget them
 //	GET    /sim/stats    Stats since the last start (JSON)
 //	POST   /sim/restart  drop cache, counters and open requests, as a new process would
+//	POST   /sim/events   an EventChange (JSON): what goes wrong with the events
+//	GET    /sim/events   the EventState of each rank
 package enginesim

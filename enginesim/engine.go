@@ -32,17 +32,21 @@ type engine struct {
 	freeAt     time.Time // when the last prefill ended, by the schedule
 	running    int       // sequences in prefill and decode
 	counts     counters
+	events     *recorder // nil if nobody is told what becomes of the cache
 }
 
 // sequence is one prompt on its way to one answer. Submit puts it into the
 // queue; then run must be called, or abandon.
 type sequence struct {
 	engine    *engine
-	root      uint64   // parent hash of its first block
+	space     namespace
 	prompt    int      // tokens of its prompt
 	tail      []uint32 // computed tokens behind the last full block
+	media     []medium // in its prompt
 	maxTokens int      // of the answer
 	seed      uint64   // what the answer depends on
+
+	promptIDs, answerIDs []uint32 // kept only if there are events, which tell them
 
 	arrived time.Time
 	place   *list.Element // while it waits
@@ -73,8 +77,18 @@ type delta struct {
 func newEngine(opts Options) *engine {
 	e := &engine{opts: opts, started: time.Now(), stopped: make(chan struct{}), told: func(Prefill) {}}
 	e.cache = newBlockCache(opts.BlockSize, opts.blocks())
-	e.cache.stored = func(_ *lease, from, to int) { e.counts.blocksStored += to - from }
-	e.cache.removed = func(uint64) { e.counts.blocksRemoved++ }
+	e.cache.stored = func(l *lease, from, to int) {
+		e.counts.blocksStored += to - from
+		if e.events != nil {
+			e.events.stored(l, from, to)
+		}
+	}
+	e.cache.removed = func(hash uint64) {
+		e.counts.blocksRemoved++
+		if e.events != nil {
+			e.events.removed(hash)
+		}
+	}
 	e.counts.ttft.bounds = ttftBounds
 	return e
 }
@@ -82,14 +96,39 @@ func newEngine(opts Options) *engine {
 // close ends the engine: all its sequences end with errStopped.
 func (e *engine) close() { e.stop.Do(func() { close(e.stopped) }) }
 
-// submit queues a sequence. root tells apart prompts that must not share blocks
-// though their tokens are equal; choice tells apart answers to the same prompt.
-func (e *engine) submit(ids []uint32, root uint64, maxTokens, choice int) (*sequence, error) {
+// publish has all that becomes of the cache from now on published.
+func (e *engine) publish(p *publisher) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.events = newRecorder(p, e.opts.radix())
+}
+
+// silence ends what publish began, for good.
+func (e *engine) silence() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.events = nil
+}
+
+// stepDone publishes what a step has done to the cache. e.mu is held.
+func (e *engine) stepDone() {
+	if e.events != nil {
+		e.events.flush()
+	}
+}
+
+// submit queues a sequence. choice tells apart answers to the same prompt.
+func (e *engine) submit(p prompt, space namespace, maxTokens, choice int) (*sequence, error) {
 	size := e.opts.BlockSize
-	s := &sequence{engine: e, root: root, prompt: len(ids), maxTokens: maxTokens, seed: mix(root, uint64(choice))} //nolint:gosec // an index
-	s.lease.hashes = appendChain(make([]uint64, 0, (len(ids)+maxTokens)/size), root, ids, size)
-	s.tail = append(make([]uint32, 0, size), ids[len(s.lease.hashes)*size:]...)
+	s := &sequence{engine: e, space: space, prompt: len(p.ids), maxTokens: maxTokens, media: p.media}
+	s.seed = mix(space.root, uint64(choice)) //nolint:gosec // an index
+	s.lease.holder = s
+	s.lease.hashes = p.appendChain(make([]uint64, 0, (len(p.ids)+maxTokens)/size), space.root, size)
+	s.tail = append(make([]uint32, 0, size), p.ids[len(s.lease.hashes)*size:]...)
 	s.seed = chain(mix(s.seed, s.lastHash()), s.tail)
+	if e.opts.Events != nil {
+		s.promptIDs = p.ids
+	}
 
 	s.arrived = time.Now() // before the lock: who waits for it has come already
 	e.mu.Lock()
@@ -217,8 +256,12 @@ func (s *sequence) grow(n int) delta {
 // compute appends a token to those whose keys and values are known.
 func (s *sequence) compute(id uint32) {
 	s.tail = append(s.tail, id)
-	if len(s.tail) == s.engine.opts.BlockSize {
-		s.lease.hashes = append(s.lease.hashes, chain(s.lastHash(), s.tail))
+	if s.engine.opts.Events != nil {
+		s.answerIDs = append(s.answerIDs, id)
+	}
+	if size := s.engine.opts.BlockSize; len(s.tail) == size {
+		parent := fold(s.lastHash(), s.media, len(s.lease.hashes)*size, size)
+		s.lease.hashes = append(s.lease.hashes, chain(parent, s.tail))
 		s.tail = s.tail[:0]
 	}
 }
@@ -233,6 +276,7 @@ func (s *sequence) prefilled() Prefill {
 	if e.opts.PromptsOnly {
 		e.cache.close(&s.lease)
 	}
+	e.stepDone()
 	e.prefilling = nil
 	e.freeAt = s.nextAt
 	e.advance(s.nextAt)
@@ -250,11 +294,22 @@ func (s *sequence) decoded() {
 	e := s.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.opts.PromptsOnly {
-		e.cache.fill(&s.lease, s.prompt+s.made-1)
-	}
+	e.keep(s)
+	e.stepDone()
 	e.counts.generationTokens += s.due
 	s.plan()
+}
+
+// keep accounts for the tokens of an answer that are computed. A cache that is a tree
+// gets them when the answer ends.
+func (e *engine) keep(s *sequence) {
+	switch {
+	case e.opts.PromptsOnly:
+	case e.opts.radix():
+		e.cache.hold(&s.lease, s.prompt+s.made-1)
+	default:
+		e.cache.fill(&s.lease, s.prompt+s.made-1)
+	}
 }
 
 // plan sets how many tokens come next, and when. The steps up to there all take
@@ -271,7 +326,7 @@ func (s *sequence) lastHash() uint64 {
 	if n := len(s.lease.hashes); n > 0 {
 		return s.lease.hashes[n-1]
 	}
-	return s.root
+	return s.space.root
 }
 
 // leave takes the sequence out of whatever it is in. What a broken-off prefill
@@ -300,7 +355,11 @@ func (s *sequence) leave(err error) {
 		}
 		e.freeAt = at
 	}
+	if e.opts.radix() && s.made > 0 && !e.opts.PromptsOnly {
+		e.cache.fill(&s.lease, s.prompt+s.made-1)
+	}
 	e.cache.close(&s.lease)
+	e.stepDone()
 	e.running--
 	if err == nil {
 		e.counts.finished++
@@ -341,5 +400,11 @@ func (s *sequence) wait(until time.Time, gone <-chan struct{}) error {
 func (e *engine) resetCache() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.cache.reset()
+	if !e.cache.reset() {
+		return false
+	}
+	if e.events != nil {
+		e.events.cleared()
+	}
+	return true
 }

@@ -41,7 +41,7 @@ func newRig(t *testing.T, opts Options) *rig {
 // send starts a sequence at this moment.
 func (r *rig) send(ctx context.Context, ids []uint32, maxTokens int) *outcome {
 	r.t.Helper()
-	s, err := r.e.submit(ids, 0, maxTokens, 0)
+	s, err := r.e.submit(prompt{ids: ids}, namespace{}, maxTokens, 0)
 	require.NoError(r.t, err)
 	o := &outcome{seq: s}
 	go func() {
@@ -225,7 +225,7 @@ func TestDecodedBlockIsCachedWhenItsLastTokenIsComputed(t *testing.T) {
 			opts := DefaultOptions()
 			opts.PrefillRate, opts.StreamInterval = 0, interval
 			e := newEngine(opts)
-			s, err := e.submit(numbered(1, test.prompt), 0, test.output, 0)
+			s, err := e.submit(prompt{ids: numbered(1, test.prompt)}, namespace{}, test.output, 0)
 			require.NoError(t, err)
 			require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
 			require.Equal(t, test.blocks, e.gauges().counts.blocksStored, "%+v, interval %d", test, interval)
@@ -238,13 +238,13 @@ func TestAnswerSentBackHitsTheBlocksItWasDecodedInto(t *testing.T) {
 	opts.PrefillRate = 0
 	e := newEngine(opts)
 	ids := numbered(1, 40)
-	s, err := e.submit(ids, 0, 41, 0)
+	s, err := e.submit(prompt{ids: ids}, namespace{}, 41, 0)
 	require.NoError(t, err)
 	require.NoError(t, s.run(t.Context(), func(d delta) error {
 		ids = append(ids, d.ids...)
 		return nil
 	}))
-	s, err = e.submit(append(ids, 1, 2, 3), 0, 1, 0)
+	s, err = e.submit(prompt{ids: append(ids, 1, 2, 3)}, namespace{}, 1, 0)
 	require.NoError(t, err)
 	require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
 	require.Equal(t, 80, s.cached)
@@ -255,7 +255,7 @@ func TestPromptsWithOtherRootsShareNothing(t *testing.T) {
 	opts.PrefillRate = 0
 	e := newEngine(opts)
 	for root := range uint64(3) {
-		s, err := e.submit(numbered(1, 100), root, 1, 0)
+		s, err := e.submit(prompt{ids: numbered(1, 100)}, namespace{root: root}, 1, 0)
 		require.NoError(t, err)
 		require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
 		require.Zero(t, s.cached)
@@ -284,7 +284,7 @@ func TestAnAnswerMayFillTheCacheToItsLastToken(t *testing.T) {
 		opts := instantOptions()
 		opts.Capacity, opts.MaxModelLen, opts.StreamInterval = 160, 160, interval
 		e := newEngine(opts)
-		s, err := e.submit(numbered(1, 80), 0, 81, 0)
+		s, err := e.submit(prompt{ids: numbered(1, 80)}, namespace{}, 81, 0)
 		require.NoError(t, err)
 		require.NoError(t, s.run(t.Context(), func(delta) error { return nil }))
 		require.Equal(t, 10, e.gauges().counts.blocksStored)
@@ -315,7 +315,7 @@ func TestEmitsErrorEndsTheSequence(t *testing.T) {
 	opts := DefaultOptions()
 	opts.PrefillRate = 0
 	e := newEngine(opts)
-	s, err := e.submit(numbered(1, 8), 0, 10, 0)
+	s, err := e.submit(prompt{ids: numbered(1, 8)}, namespace{}, 10, 0)
 	require.NoError(t, err)
 	broken := errors.New("broken")
 	require.ErrorIs(t, s.run(t.Context(), func(delta) error { return broken }), broken)
@@ -329,11 +329,11 @@ func TestQueueIsBounded(t *testing.T) {
 		ids := numbered(1, 8)
 		all := make([]*sequence, 0, maxQueued+1)
 		for range maxQueued + 1 { // one more than wait: the first is in prefill
-			s, err := e.submit(ids, 0, 1, 0)
+			s, err := e.submit(prompt{ids: ids}, namespace{}, 1, 0)
 			require.NoError(t, err)
 			all = append(all, s)
 		}
-		_, err := e.submit(ids, 0, 1, 0)
+		_, err := e.submit(prompt{ids: ids}, namespace{}, 1, 0)
 		require.ErrorIs(t, err, errQueueFull)
 		for _, s := range all {
 			s.abandon()
@@ -348,7 +348,7 @@ func TestSamePromptHasTheSameAnswer(t *testing.T) {
 	opts.PrefillRate = 0
 	e := newEngine(opts)
 	answer := func(ids []uint32, choice int) (text string) {
-		s, err := e.submit(ids, 0, 20, choice)
+		s, err := e.submit(prompt{ids: ids}, namespace{}, 20, choice)
 		require.NoError(t, err)
 		require.NoError(t, s.run(t.Context(), func(d delta) error {
 			text += string(d.text)
@@ -370,7 +370,7 @@ func BenchmarkSequence(b *testing.B) {
 	ids := numbered(1, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := e.submit(ids, 0, 64, 0)
+		s, err := e.submit(prompt{ids: ids}, namespace{}, 64, 0)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -14,7 +14,8 @@ type job struct {
 	id      string // without the API's prefix
 	created int64  // Unix time
 	model   string
-	root    uint64 // parent hash of its prompts' first blocks
+	space   namespace
+	rank    int // of the engine's ranks; anyRank leaves the choice to the engine
 
 	prompts   []prompt
 	n         int // answers to each prompt
@@ -173,7 +174,7 @@ func (j *job) submit(e *engine) ([]*sequence, error) {
 	for _, p := range j.prompts {
 		j.used.prompt += len(p.ids)
 		for choice := range j.n {
-			s, err := e.submit(p.ids, j.root, j.maxTokens, choice)
+			s, err := e.submit(p, j.space, j.maxTokens, choice)
 			if err != nil {
 				abandonAll(sequences)
 				return nil, err

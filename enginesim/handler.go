@@ -40,6 +40,11 @@ type Handler struct {
 	// another has cached. Default: `sim`.
 	Models []string `json:"models,omitempty"`
 
+	// The number of data parallel ranks, each with a cache and a queue of its own and
+	// all the settings here. `X-Data-Parallel-Rank` names the one for a request; those
+	// without it take turns. Default: 1.
+	Ranks int `json:"ranks,omitempty"`
+
 	// The size of the KV cache in tokens, rounded down to blocks. Default: 524288.
 	Capacity int `json:"capacity,omitempty"`
 
@@ -77,6 +82,10 @@ type Handler struct {
 	// unless it is started with `--enable-prompt-tokens-details`. Default: true.
 	PromptTokensDetails *bool `json:"prompt_tokens_details,omitempty"`
 
+	// How the engine publishes what its cache stores and lets go, as with the
+	// `--kv-events-config` of vLLM and SGLang. Default: not at all.
+	Events *EventOptions `json:"events,omitempty"`
+
 	server *Server
 	key    string
 }
@@ -88,9 +97,13 @@ var engines = caddy.NewUsagePool()
 // pooled is an engine in the pool.
 type pooled struct{ server *Server }
 
-// Destruct has nothing to end: an engine runs nothing but the requests that it
-// is in, and those may still be finishing after their config is gone.
-func (pooled) Destruct() error { return nil }
+// Destruct closes the sockets that events are published on. There is nothing else to
+// end: an engine runs nothing but the requests that it is in, and those may still be
+// finishing after their config is gone.
+func (p pooled) Destruct() error {
+	p.server.CloseEvents()
+	return nil
+}
 
 // CaddyModule returns the Caddy module information.
 func (Handler) CaddyModule() caddy.ModuleInfo {
@@ -119,7 +132,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("inference_sim %s: %w", h.Name, err)
 	}
 	h.key, h.server = string(key), value.(pooled).server
-	return nil
+	return h.register(ctx)
 }
 
 func (h *Handler) setDefaults() {
@@ -129,6 +142,12 @@ func (h *Handler) setDefaults() {
 	}
 	if len(h.Models) == 0 {
 		h.Models = defaults.Models
+	}
+	if h.Ranks == 0 {
+		h.Ranks = defaults.Ranks
+	}
+	if h.Events != nil {
+		h.Events.setDefaults()
 	}
 	if h.Capacity == 0 {
 		h.Capacity = defaults.Capacity
@@ -171,6 +190,8 @@ func (h *Handler) Validate() error {
 func (h *Handler) options() Options {
 	return Options{
 		Models:              h.Models,
+		Ranks:               h.Ranks,
+		Events:              h.Events,
 		Capacity:            h.Capacity,
 		BlockSize:           h.BlockSize,
 		MaxModelLen:         h.MaxModelLen,
@@ -226,6 +247,7 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //	inference_sim [<matcher>] {
 //		name                  <name>
 //		model                 <names...>
+//		ranks                 <number>
 //		capacity              <tokens>
 //		block_size            <tokens>
 //		max_model_len         <tokens>
@@ -235,9 +257,18 @@ func parseCaddyfile(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error)
 //		speed                 <factor>
 //		stream_interval       <tokens>
 //		prompt_tokens_details on|off
+//		events {
+//			shape        vllm|vllm-array|sglang|sglang-array
+//			endpoint     <endpoint>
+//			replay       <endpoint>
+//			topic        <topic>
+//			buffer_steps <batches>
+//			hashes       int|bytes
+//		}
 //	}
 //
-// All lines are optional; model may be repeated.
+// All lines are optional; model may be repeated. An empty events block, or none but the
+// word, has events published with the defaults.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // consume directive name
 	if d.NextArg() {
@@ -251,6 +282,12 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 				return d.ArgErr()
 			}
 			h.Models = append(h.Models, args...)
+			continue
+		}
+		if option == "events" && len(args) == 0 {
+			if err := h.unmarshalEvents(d); err != nil {
+				return err
+			}
 			continue
 		}
 		if len(args) != 1 {
@@ -268,6 +305,8 @@ func (h *Handler) setOption(option, value string) (err error) {
 	switch option {
 	case "name":
 		h.Name = value
+	case "ranks":
+		h.Ranks, err = parseCount(value)
 	case "capacity":
 		h.Capacity, err = parseTokens(value)
 	case "block_size":
@@ -296,7 +335,7 @@ func (h *Handler) setOption(option, value string) (err error) {
 		}
 		h.PromptTokensDetails = new(value == "on")
 	default:
-		return errors.New("unrecognized option; there are name, model, capacity, block_size, max_model_len, prefill_rate, decode_base, decode_per_running, speed, stream_interval and prompt_tokens_details")
+		return errors.New("unrecognized option; there are name, model, ranks, events, capacity, block_size, max_model_len, prefill_rate, decode_base, decode_per_running, speed, stream_interval and prompt_tokens_details")
 	}
 	return err
 }

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 func TestCaddyfileBecomesJSON(t *testing.T) {
 	for _, test := range []struct{ caddyfile, want string }{
 		{`inference_sim`, `{}`},
+		{"inference_sim {\nevents\nname a\n}", `{"events":{},"name":"a"}`},
+		{"inference_sim {\nevents {\n}\nname a\n}", `{"events":{},"name":"a"}`},
 		{`inference_sim {
 			name                  a
 			model                 one two
@@ -53,7 +55,16 @@ func TestCaddyfileBecomesJSON(t *testing.T) {
 			speed                 2.5
 			stream_interval       16
 			prompt_tokens_details off
-		}`, `{"name":"a","models":["one","two","three"],"capacity":65536,"block_size":32,"max_model_len":4096,"prefill_rate":0,
+			ranks                 2
+			events {
+				shape        sglang
+				endpoint     tcp://*:5600
+				replay       tcp://*:5700
+				topic        kv
+				buffer_steps 1_000
+				hashes       int
+			}
+		}`, `{"name":"a","models":["one","two","three"],"ranks":2,"events":{"shape":"sglang","endpoint":"tcp://*:5600","replay":"tcp://*:5700","topic":"kv","buffer_steps":1000,"hashes":"int"},"capacity":65536,"block_size":32,"max_model_len":4096,"prefill_rate":0,
 			"decode_base":5000000,"decode_per_running":0,"speed":2.5,"stream_interval":16,"prompt_tokens_details":false}`},
 	} {
 		h := new(Handler)
@@ -66,21 +77,26 @@ func TestCaddyfileBecomesJSON(t *testing.T) {
 
 func TestWrongCaddyfilesAreRefusedWithTheReason(t *testing.T) {
 	for option, want := range map[string]string{
-		"name":                      "wrong argument count",
-		"name a b":                  "wrong argument count",
-		"model":                     "wrong argument count",
-		"capacity many":             `capacity: "many" is not a number of tokens`,
-		"capacity -5":               "is not a number of tokens",
-		"block_size 0":              "is not a number of tokens",
-		"max_model_len 1.5":         "is not a number of tokens",
-		"prefill_rate fast":         `prefill_rate: "fast" is not a number`,
-		"decode_base 6":             `decode_base: "6" is not a duration`,
-		"decode_per_running x":      "is not a duration",
-		"speed 0":                   "0 would stop time",
-		"stream_interval 0":         "is not a number of tokens",
-		"stream_interval 1 2":       "wrong argument count",
-		"prompt_tokens_details yes": "neither on nor off",
-		"color red":                 "color: unrecognized option",
+		"name":                        "wrong argument count",
+		"name a b":                    "wrong argument count",
+		"model":                       "wrong argument count",
+		"capacity many":               `capacity: "many" is not a number of tokens`,
+		"capacity -5":                 "is not a number of tokens",
+		"block_size 0":                "is not a number of tokens",
+		"max_model_len 1.5":           "is not a number of tokens",
+		"prefill_rate fast":           `prefill_rate: "fast" is not a number`,
+		"decode_base 6":               `decode_base: "6" is not a duration`,
+		"decode_per_running x":        "is not a duration",
+		"speed 0":                     "0 would stop time",
+		"stream_interval 0":           "is not a number of tokens",
+		"stream_interval 1 2":         "wrong argument count",
+		"prompt_tokens_details yes":   "neither on nor off",
+		"color red":                   "color: unrecognized option",
+		"ranks 0":                     "ranks: \"0\" is not a number, 1 or more",
+		"events vllm":                 "events: unrecognized option",
+		"events {\ntopic\n}":          "wrong argument count",
+		"events {\nbuffer_steps x\n}": "events: buffer_steps: \"x\" is not a number, 1 or more",
+		"events {\nblock_size 16\n}":  "events: block_size: unrecognized option",
 	} {
 		err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("inference_sim {\n" + option + "\n}"))
 		require.ErrorContains(t, err, want, option)
@@ -100,6 +116,7 @@ func TestWrongSettingsAreRefusedWithTheReason(t *testing.T) {
 		`{"decode_base":-1}`:                    "must not be negative",
 		`{"speed":-1}`:                          "speed is -1",
 		`{"stream_interval":-1}`:                "stream_interval is -1",
+		`{"ranks":-1}`:                          "ranks is -1",
 	} {
 		h := new(Handler)
 		require.NoError(t, json.Unmarshal([]byte(config), h))

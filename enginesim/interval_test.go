@@ -16,7 +16,7 @@ func TestAnEventCarriesAnIntervalOfTokensAtTheTimeOfItsLast(t *testing.T) {
 		opts := DefaultOptions()
 		opts.StreamInterval = 4
 		r := newRig(t, opts)
-		s, err := r.e.submit(numbered(1, 8), 0, 10, 0)
+		s, err := r.e.submit(prompt{ids: numbered(1, 8)}, namespace{}, 10, 0)
 		require.NoError(t, err)
 		var counts, positions []int
 		var times []time.Duration

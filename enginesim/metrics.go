@@ -55,8 +55,14 @@ func (e *engine) gauges() gauges {
 // page is a metrics page in Prometheus' text format under construction. Label
 // values are escaped as the format wants it.
 type page struct {
-	buf    []byte
-	labels string // of every sample
+	buf   []byte
+	ranks []rankGauges
+}
+
+// rankGauges is the state of a rank, and the labels of all its samples.
+type rankGauges struct {
+	gauges
+	labels string
 }
 
 func (p *page) family(name, kind, help string) {
@@ -64,32 +70,37 @@ func (p *page) family(name, kind, help string) {
 }
 
 // sample writes one line. extra is further labels, each behind a comma.
-func (p *page) sample(name, extra string, value float64) {
-	p.buf = append(p.buf, name+"{"+p.labels+extra+"} "...)
+func (p *page) sample(name string, g *rankGauges, extra string, value float64) {
+	p.buf = append(p.buf, name+"{"+g.labels+extra+"} "...)
 	p.buf = strconv.AppendFloat(p.buf, value, 'g', -1, 64)
 	p.buf = append(p.buf, '\n')
 }
 
-func (p *page) gauge(name, help string, value float64) {
+// gauge writes a value of each rank.
+func (p *page) gauge(name, help string, value func(g *gauges) float64) {
 	p.family(name, "gauge", help)
-	p.sample(name, "", value)
+	for i := range p.ranks {
+		p.sample(name, &p.ranks[i], "", value(&p.ranks[i].gauges))
+	}
 }
 
-func (p *page) counter(name, help string, value int) {
+// counter writes what each rank has counted.
+func (p *page) counter(name, help string, value func(c *counters) int) {
 	p.family(name, "counter", help)
-	p.sample(name, "", float64(value))
+	for i := range p.ranks {
+		p.sample(name, &p.ranks[i], "", float64(value(&p.ranks[i].counts)))
+	}
 }
 
-func (p *page) histogram(name, help string, h *histogram) {
-	p.family(name, "histogram", help)
+func (p *page) histogram(name string, g *rankGauges, h *histogram) {
 	below := 0
 	for i, bound := range h.bounds {
 		below += h.counts[i]
-		p.sample(name+"_bucket", `,le="`+strconv.FormatFloat(bound, 'f', -1, 64)+`"`, float64(below))
+		p.sample(name+"_bucket", g, `,le="`+strconv.FormatFloat(bound, 'f', -1, 64)+`"`, float64(below))
 	}
-	p.sample(name+"_bucket", `,le="+Inf"`, float64(h.total))
-	p.sample(name+"_sum", "", h.sum)
-	p.sample(name+"_count", "", float64(h.total))
+	p.sample(name+"_bucket", g, `,le="+Inf"`, float64(h.total))
+	p.sample(name+"_sum", g, "", h.sum)
+	p.sample(name+"_count", g, "", float64(h.total))
 }
 
 // label is name="value" with value escaped.
@@ -109,37 +120,53 @@ func label(name, value string) string {
 }
 
 // appendMetrics writes the engine's metrics page, in vLLM's names.
-func (e *engine) appendMetrics(buf []byte) []byte {
-	g := e.gauges()
-	blocks := e.opts.blocks()
-	p := page{buf: buf, labels: label("model_name", e.opts.Models[0]) + `,engine="0"`}
-	p.gauge("vllm:num_requests_running", "Number of requests in model execution batches.", float64(g.running))
-	p.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", float64(g.waiting))
-	p.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", float64(g.usedBlocks)/float64(blocks))
-	p.counter("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", g.counts.cacheQueries)
-	p.counter("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", g.counts.cacheHits)
-	p.counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.", g.counts.promptTokens)
-	p.counter("vllm:generation_tokens_total", "Number of generation tokens processed.", g.counts.generationTokens)
-
-	p.family("vllm:request_success_total", "counter", "Count of successfully processed requests.")
-	for _, reason := range []string{"stop", "length", "abort", "error"} {
-		count := 0
-		if reason == "length" {
-			count = g.counts.finished
-		}
-		p.sample("vllm:request_success_total", `,finished_reason="`+reason+`"`, float64(count))
+func (l *life) appendMetrics(buf []byte) []byte {
+	opts := &l.ranks[0].opts
+	p := page{buf: buf}
+	for rank, e := range l.ranks {
+		labels := label("model_name", opts.Models[0]) + "," + label("engine", strconv.Itoa(rank))
+		p.ranks = append(p.ranks, rankGauges{e.gauges(), labels})
 	}
-	p.histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", &g.counts.ttft)
+	p.gauge("vllm:num_requests_running", "Number of requests in model execution batches.", func(g *gauges) float64 { return float64(g.running) })
+	p.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", func(g *gauges) float64 { return float64(g.waiting) })
+	p.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", func(g *gauges) float64 { return float64(g.usedBlocks) / float64(opts.blocks()) })
+	p.counter("vllm:prefix_cache_queries_total", "Prefix cache queries, in terms of number of queried tokens.", func(c *counters) int { return c.cacheQueries })
+	p.counter("vllm:prefix_cache_hits_total", "Prefix cache hits, in terms of number of cached tokens.", func(c *counters) int { return c.cacheHits })
+	p.counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.", func(c *counters) int { return c.promptTokens })
+	p.counter("vllm:generation_tokens_total", "Number of generation tokens processed.", func(c *counters) int { return c.generationTokens })
+	p.successes()
 
-	p.family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
-	p.sample("vllm:cache_config_info", ","+label("block_size", strconv.Itoa(e.opts.BlockSize))+
-		","+label("num_gpu_blocks", strconv.Itoa(blocks))+
-		","+label("kv_cache_size_tokens", strconv.Itoa(blocks*e.opts.BlockSize))+
-		`,enable_prefix_caching="True"`, 1)
+	p.family("vllm:time_to_first_token_seconds", "histogram", "Histogram of time to first token in seconds.")
+	for i := range p.ranks {
+		p.histogram("vllm:time_to_first_token_seconds", &p.ranks[i], &p.ranks[i].counts.ttft)
+	}
+	p.cacheConfig(opts)
 
-	p.labels = ""
 	p.family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
 	p.buf = append(p.buf, "process_start_time_seconds "...)
-	p.buf = strconv.AppendFloat(p.buf, float64(e.started.UnixNano())/1e9, 'f', 3, 64)
+	p.buf = strconv.AppendFloat(p.buf, float64(l.ranks[0].started.UnixNano())/1e9, 'f', 3, 64)
 	return append(p.buf, '\n')
+}
+
+func (p *page) successes() {
+	p.family("vllm:request_success_total", "counter", "Count of successfully processed requests.")
+	for i := range p.ranks {
+		for _, reason := range []string{"stop", "length", "abort", "error"} {
+			count := 0
+			if reason == "length" {
+				count = p.ranks[i].counts.finished
+			}
+			p.sample("vllm:request_success_total", &p.ranks[i], `,finished_reason="`+reason+`"`, float64(count))
+		}
+	}
+}
+
+func (p *page) cacheConfig(opts *Options) {
+	p.family("vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
+	for i := range p.ranks {
+		p.sample("vllm:cache_config_info", &p.ranks[i], ","+label("block_size", strconv.Itoa(opts.BlockSize))+
+			","+label("num_gpu_blocks", strconv.Itoa(opts.blocks()))+
+			","+label("kv_cache_size_tokens", strconv.Itoa(opts.blocks()*opts.BlockSize))+
+			`,enable_prefix_caching="True"`, 1)
+	}
 }

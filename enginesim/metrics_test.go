@@ -48,13 +48,13 @@ func TestMetricsShowTheEnginesState(t *testing.T) {
 		opts.Models = []string{"a \"model\"\n\\"}
 		s, err := NewServer(opts)
 		require.NoError(t, err)
-		prompt := strings.Repeat("word ", 800)
+		text := strings.Repeat("word ", 800)
 		for range 2 {
-			post(s, "/v1/completions", `{"prompt":"`+prompt+`","max_tokens":5}`)
+			post(s, "/v1/completions", `{"prompt":"`+text+`","max_tokens":5}`)
 		}
-		running, err := s.life.Load().engine.submit(numbered(1, 1600), 0, 1, 0)
+		running, err := s.life.Load().ranks[0].submit(prompt{ids: numbered(1, 1600)}, namespace{}, 1, 0)
 		require.NoError(t, err)
-		waiting, err := s.life.Load().engine.submit(numbered(2, 16), 0, 1, 0)
+		waiting, err := s.life.Load().ranks[0].submit(prompt{ids: numbered(2, 16)}, namespace{}, 1, 0)
 		require.NoError(t, err)
 
 		stats, families := s.Stats(), scraped(t, s)
@@ -72,7 +72,7 @@ func TestMetricsShowTheEnginesState(t *testing.T) {
 		require.Equal(t, 1.0, value(t, info, "block_size", "16"))
 		require.Equal(t, 1.0, value(t, info, "num_gpu_blocks", "32768"))
 		require.Equal(t, 1.0, value(t, info, "kv_cache_size_tokens", "524288"))
-		require.InDelta(t, float64(s.life.Load().engine.started.Unix()), value(t, families["process_start_time_seconds"]), 1)
+		require.InDelta(t, float64(s.life.Load().ranks[0].started.Unix()), value(t, families["process_start_time_seconds"]), 1)
 
 		ttft := families["vllm:time_to_first_token_seconds"].Metric[0].Histogram
 		require.EqualValues(t, 2, ttft.GetSampleCount())
@@ -105,10 +105,10 @@ func TestRestartShowsInTheStartTime(t *testing.T) {
 }
 
 func BenchmarkMetrics(b *testing.B) {
-	e := newEngine(DefaultOptions())
+	l := &life{ranks: []*engine{newEngine(DefaultOptions())}}
 	var buf []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		buf = e.appendMetrics(buf[:0])
+		buf = l.appendMetrics(buf[:0])
 	}
 }

@@ -41,7 +41,7 @@ func (s *Server) parseNative(r *http.Request, body []byte) (*job, *apiError) {
 		prompts[i].text = nil
 	}
 	shared := sampling{
-		Model: req.Model, Stream: req.Stream, CacheSalt: req.ExtraKey, ReturnTokenIDs: true,
+		Model: req.Model, Stream: req.Stream, ExtraKey: req.ExtraKey, ReturnTokenIDs: true,
 		MaxTokens: req.Sampling.MaxTokens, N: req.Sampling.N,
 	}
 	return s.newJob(r, &shared, prompts, nativeDialect{}, defaultNativeTokens)

@@ -6,6 +6,7 @@ import (
 	"encoding/json/v2"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -29,6 +30,7 @@ type sampling struct {
 	MaxTokens      *int    `json:"max_tokens"`
 	CacheSalt      *string `json:"cache_salt"`
 	ReturnTokenIDs bool    `json:"return_token_ids"`
+	ExtraKey       *string `json:"-"` // SGLang's, of its own API
 	StreamOptions  struct {
 		IncludeUsage         bool `json:"include_usage"`
 		ContinuousUsageStats bool `json:"continuous_usage_stats"`
@@ -174,7 +176,7 @@ func (s *Server) newJob(r *http.Request, req *sampling, prompts []prompt, d dial
 		id:              s.requestID(r),
 		created:         time.Now().Unix(),
 		model:           model,
-		root:            mixString(0, model),
+		space:           s.namespaceOf(model),
 		prompts:         prompts,
 		n:               1,
 		stream:          req.Stream,
@@ -187,7 +189,17 @@ func (s *Server) newJob(r *http.Request, req *sampling, prompts []prompt, d dial
 		if *req.CacheSalt == "" {
 			return nil, badRequest("Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)", "cache_salt")
 		}
-		j.root = mixString(j.root, *req.CacheSalt)
+		j.space.salt = *req.CacheSalt
+		j.space.root = mixString(j.space.root, j.space.salt)
+	}
+	s.setExtraKey(j, req.ExtraKey)
+	if s.opts.radix() {
+		for i := range prompts {
+			prompts[i].pad()
+		}
+	}
+	if j.rank, apiErr = s.rankFor(r); apiErr != nil {
+		return nil, apiErr
 	}
 	if req.N != nil {
 		j.n = *req.N
@@ -196,6 +208,28 @@ func (s *Server) newJob(r *http.Request, req *sampling, prompts []prompt, d dial
 		return nil, badRequest(fmt.Sprintf("n must be at least 1, and prompts times n at most %d, got n=%d and %d prompts. (parameter=n)", maxSequences, j.n, len(prompts)), "n")
 	}
 	return j, s.limit(j, req.MaxTokens, defaultTokens)
+}
+
+// namespaceOf sets prompts to a model apart. The first one is the base model, all others
+// are adapters of it.
+func (s *Server) namespaceOf(model string) namespace {
+	space := namespace{root: mixString(0, model)}
+	if id := slices.Index(s.opts.Models, model); id > 0 {
+		space.adapter, space.adapterID = model, id
+	}
+	return space
+}
+
+// setExtraKey sets a job apart by a key that SGLang does not tell in its events. An
+// engine that has no such key treats it as a salt.
+func (s *Server) setExtraKey(j *job, key *string) {
+	if key == nil || *key == "" {
+		return
+	}
+	j.space.root = mixString(j.space.root, *key)
+	if !s.opts.radix() {
+		j.space.salt = *key
+	}
 }
 
 // limit sets how long the job's answers are: as asked, but no longer than the

@@ -17,6 +17,9 @@ const (
 	// maxSequences is how many sequences one request may ask for (prompts × n).
 	maxSequences = 256
 
+	// maxRanks is how many data parallel ranks there may be.
+	maxRanks = 256
+
 	// maxBody is the largest request body in bytes. Images arrive inside it.
 	maxBody = 32 << 20
 )
@@ -24,8 +27,12 @@ const (
 // Options are an engine's settings.
 type Options struct {
 	// Models are the names it serves. The first answers requests that name none.
-	// Each has its own prefixes, as adapters of one model have.
+	// Each has its own prefixes; all but the first are adapters of that one.
 	Models []string
+
+	// Ranks is how many data parallel ranks it has. Each is an engine of its own behind
+	// the same pages, with all of the settings here.
+	Ranks int
 
 	// Capacity is the size of the KV cache in tokens, rounded down to blocks.
 	Capacity int
@@ -64,6 +71,10 @@ type Options struct {
 	// PromptTokensDetails puts cached_tokens into usage, as vLLM does when it is
 	// started with --enable-prompt-tokens-details.
 	PromptTokensDetails bool
+
+	// Events is how the cache's content is published; nil is not at all. See
+	// Server.OpenEvents.
+	Events *EventOptions
 }
 
 // DefaultOptions returns the settings of a mid-sized engine: model "sim",
@@ -72,6 +83,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Models:              []string{"sim"},
+		Ranks:               1,
 		Capacity:            524288,
 		BlockSize:           16,
 		MaxModelLen:         131072,
@@ -93,6 +105,9 @@ func (o Options) Validate() error {
 		if name == "" {
 			return fmt.Errorf("model %d has an empty name: give it one or leave it out", i+1)
 		}
+	}
+	if o.Ranks < 1 || o.Ranks > maxRanks {
+		return fmt.Errorf("ranks is %d: it must be between 1 and %d", o.Ranks, maxRanks)
 	}
 	if o.BlockSize < 1 {
 		return fmt.Errorf("block_size is %d: it must be at least 1 token", o.BlockSize)
@@ -117,6 +132,16 @@ func (o Options) Validate() error {
 	}
 	if o.StreamInterval < 1 {
 		return fmt.Errorf("stream_interval is %d: it must be at least 1 token", o.StreamInterval)
+	}
+	return o.validateEvents()
+}
+
+func (o Options) validateEvents() error {
+	if o.Events == nil {
+		return nil
+	}
+	if err := o.Events.validate(o.Ranks); err != nil {
+		return fmt.Errorf("events: %w", err)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 	}
 	cards := make([]card, 0, len(s.opts.Models))
 	for _, name := range s.opts.Models {
-		cards = append(cards, card{ID: name, Object: "model", Created: s.life.Load().engine.started.Unix(), OwnedBy: "enginesim", Root: name, MaxModelLen: s.opts.MaxModelLen})
+		cards = append(cards, card{ID: name, Object: "model", Created: s.life.Load().ranks[0].started.Unix(), OwnedBy: "enginesim", Root: name, MaxModelLen: s.opts.MaxModelLen})
 	}
 	writeJSON(w, http.StatusOK, struct {
 		Object string `json:"object"`
@@ -36,14 +36,32 @@ func (s *Server) load(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(s.life.Load().engine.appendMetrics(nil)) // a scraper that left needs no answer
+	_, _ = w.Write(s.life.Load().appendMetrics(nil)) // a scraper that left needs no answer
 }
 
 // resetPrefixCache answers 200 whether there was something in use or not, as
 // vLLM does.
 func (s *Server) resetPrefixCache(w http.ResponseWriter, _ *http.Request) {
-	s.life.Load().engine.resetCache()
+	s.resetCaches()
 	w.WriteHeader(http.StatusOK)
+}
+
+// flushCache is SGLang's way to do that; it says when something was in use.
+func (s *Server) flushCache(w http.ResponseWriter, _ *http.Request) {
+	if !s.resetCaches() {
+		http.Error(w, "Flush cache failed.", http.StatusBadRequest)
+		return
+	}
+	_, _ = w.Write([]byte("Cache flushed.\n")) // a client that left needs no answer
+}
+
+// resetCaches resets the cache of each rank, and reports whether none was in use.
+func (s *Server) resetCaches() bool {
+	all := true
+	for _, e := range s.life.Load().ranks {
+		all = e.resetCache() && all
+	}
+	return all
 }
 
 func (s *Server) stats(w http.ResponseWriter, _ *http.Request) {
@@ -53,44 +71,4 @@ func (s *Server) stats(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) restart(w http.ResponseWriter, _ *http.Request) {
 	s.Restart()
 	w.WriteHeader(http.StatusNoContent)
-}
-
-// tokenize answers with the ids of a text or a conversation.
-func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
-	var req struct {
-		Model  string  `json:"model"`
-		Prompt *string `json:"prompt"`
-		conversation
-	}
-	body, apiErr := readBody(w, r)
-	defer keepBody(body)
-	if apiErr == nil {
-		apiErr = decode(body.Bytes(), &req)
-	}
-	if apiErr == nil {
-		_, apiErr = s.modelFor(req.Model)
-	}
-	if apiErr != nil {
-		writeError(w, apiErr)
-		return
-	}
-	var p prompt
-	if req.Prompt != nil {
-		p.ids = appendTokens(nil, *req.Prompt)
-	} else {
-		var err error
-		if p, err = req.render(); err != nil {
-			writeError(w, badRequest(err.Error(), "messages"))
-			return
-		}
-	}
-	if p.ids == nil {
-		p.ids = []uint32{}
-	}
-	writeJSON(w, http.StatusOK, struct {
-		Count       int      `json:"count"`
-		MaxModelLen int      `json:"max_model_len"`
-		Tokens      []uint32 `json:"tokens"`
-		TokenStrs   []string `json:"token_strs"`
-	}{len(p.ids), s.opts.MaxModelLen, p.ids, nil})
 }

@@ -116,6 +116,7 @@ func (j *job) poolingUsage() poolingUsage { return poolingUsage{j.used.prompt, j
 // number is a made-up number from 0 to 1 that depends on a prompt alone.
 func (p *prompt) number(i int) float64 {
 	h := mix(0, uint64(i)) //nolint:gosec // i is not negative
+	h = fold(h, p.media, 0, len(p.ids))
 	for _, id := range p.ids {
 		h = mix(h, uint64(id))
 	}

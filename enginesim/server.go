@@ -19,21 +19,25 @@ const Version = "0.32.0"
 // Server is a simulated engine's HTTP side. It answers every path: those it does
 // not know with 404 in the engine's shape. Make one with NewServer; it may be
 // used by many requests at once and needs no closing, since it runs nothing
-// between requests.
+// between requests, unless its options have Events.
 type Server struct {
 	opts   Options
 	life   atomic.Pointer[life]
 	faults faultList
 	lastID atomic.Uint64
 	watch  atomic.Pointer[func(Prefill)]
+
+	publishers []*publisher // of each rank; empty without events
+	restarting sync.Mutex   // held while one life follows another
 }
 
 // life is what a restart replaces.
 type life struct {
-	engine    *engine
-	open      atomic.Int64 // generating requests in flight
-	received  atomic.Int64 // generating requests whose body was read
-	cancelled atomic.Int64 // of those, how many clients left early
+	ranks     []*engine
+	turn      atomic.Uint64 // of the rank that gets the next request
+	open      atomic.Int64  // generating requests in flight
+	received  atomic.Int64  // generating requests whose body was read
+	cancelled atomic.Int64  // of those, how many clients left early
 
 	mu       sync.Mutex // guards what follows
 	lastSum  [sha256.Size]byte
@@ -70,43 +74,58 @@ func NewServer(opts Options) (*Server, error) {
 
 func newServer(opts Options) *Server {
 	s := &Server{opts: opts}
+	if opts.Events != nil {
+		for rank := range opts.Ranks {
+			s.publishers = append(s.publishers, newPublisher(&s.opts, rank))
+		}
+	}
 	s.life.Store(s.newLife())
 	s.lastID.Store(uint64(time.Now().UnixNano())) // any bits will do
 	return s
 }
 
 func (s *Server) newLife() *life {
-	e := newEngine(s.opts)
-	e.told = s.tell
-	return &life{engine: e}
+	l := &life{}
+	for range s.opts.Ranks {
+		e := newEngine(s.opts)
+		e.told = s.tell
+		l.ranks = append(l.ranks, e)
+	}
+	for rank, p := range s.publishers {
+		l.ranks[rank].publish(p)
+	}
+	return l
 }
 
 // Restart makes the engine what a new process would be: empty cache, counters
 // at zero, a new start time. Requests in flight lose their connections. Faults
 // that wait for requests stay.
 func (s *Server) Restart() {
+	s.restarting.Lock()
+	defer s.restarting.Unlock()
+	for _, e := range s.life.Load().ranks {
+		e.silence()
+	}
+	for _, p := range s.publishers {
+		p.restart()
+	}
 	old := s.life.Swap(s.newLife())
-	old.engine.close()
+	for _, e := range old.ranks {
+		e.close()
+	}
 }
 
 // Stats returns what the engine has counted since its last start.
 func (s *Server) Stats() Stats {
 	l := s.life.Load()
-	g := l.engine.gauges()
 	stats := Stats{
-		Model:            s.opts.Models[0],
-		Received:         l.received.Load(),
-		Open:             l.open.Load(),
-		Cancelled:        l.cancelled.Load(),
-		Running:          g.running,
-		Waiting:          g.waiting,
-		Finished:         g.counts.finished,
-		PromptTokens:     g.counts.promptTokens,
-		CachedTokens:     g.counts.cachedTokens,
-		GenerationTokens: g.counts.generationTokens,
-		UsedBlocks:       g.usedBlocks,
-		BlocksStored:     g.counts.blocksStored,
-		BlocksRemoved:    g.counts.blocksRemoved,
+		Model:     s.opts.Models[0],
+		Received:  l.received.Load(),
+		Open:      l.open.Load(),
+		Cancelled: l.cancelled.Load(),
+	}
+	for _, e := range l.ranks {
+		stats.add(e.gauges())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,6 +134,19 @@ func (s *Server) Stats() Stats {
 		stats.LastBodyBytes = l.lastSize
 	}
 	return stats
+}
+
+// add adds what a rank has counted.
+func (s *Stats) add(g gauges) {
+	s.Running += g.running
+	s.Waiting += g.waiting
+	s.Finished += g.counts.finished
+	s.PromptTokens += g.counts.promptTokens
+	s.CachedTokens += g.counts.cachedTokens
+	s.GenerationTokens += g.counts.generationTokens
+	s.UsedBlocks += g.usedBlocks
+	s.BlocksStored += g.counts.blocksStored
+	s.BlocksRemoved += g.counts.blocksRemoved
 }
 
 // route is one page: what answers which method, and how it words its errors.
@@ -140,6 +172,7 @@ var routes = map[string]route{
 	"/v1/messages":              {parse: (*Server).parseMessages, fail: writeAnthropicError},
 	"/v1/messages/count_tokens": {post: (*Server).countTokens, fail: writeAnthropicError},
 	"/tokenize":                 {post: (*Server).tokenize},
+	"/v1/tokenize":              {post: (*Server).tokenizeAll},
 	"/v1/models":                {get: (*Server).models},
 	"/health":                   {get: empty},
 	"/ping":                     {get: empty, post: empty},
@@ -147,6 +180,11 @@ var routes = map[string]route{
 	"/load":                     {get: (*Server).load},
 	"/metrics":                  {get: (*Server).metrics},
 	"/reset_prefix_cache":       {post: (*Server).resetPrefixCache},
+	"/flush_cache":              {get: (*Server).flushCache, post: (*Server).flushCache},
+	"/kv_event_sources":         {get: (*Server).eventSources},
+	"/server_info":              {get: (*Server).serverInfo},
+	"/get_server_info":          {get: (*Server).serverInfo},
+	"/sim/events":               {get: (*Server).listEvents, post: (*Server).changeEvents},
 	"/sim/faults":               {get: (*Server).listFaults, post: (*Server).addFault, del: (*Server).clearFaults},
 	"/sim/stats":                {get: (*Server).stats},
 	"/sim/restart":              {post: (*Server).restart},
@@ -159,7 +197,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rt.fail = writeError
 	}
 	if !ok {
-		rt.fail(w, &apiError{status: http.StatusNotFound, kind: "Not Found", message: "Not Found"})
+		rt.fail(w, errNotFound)
 		return
 	}
 	if rt.parse != nil && r.Method == http.MethodPost {
@@ -216,9 +254,9 @@ func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request, rt rout
 		flusher: http.NewResponseController(w),
 		fault:   s.faults.next(r.URL.Path, true),
 		gone:    r.Context().Done(),
-		stopped: l.engine.stopped,
+		stopped: l.ranks[0].stopped, // all of them stop together
 	}
-	switch err := s.generate(r, rt, l.engine, body, out); {
+	switch err := s.generate(r, rt, l, body, out); {
 	case err == nil, errors.Is(err, errAnswered):
 	case errors.Is(err, errGone):
 		l.cancelled.Add(1)
@@ -231,12 +269,12 @@ func (s *Server) serveGeneration(w http.ResponseWriter, r *http.Request, rt rout
 
 // generate answers a request to generate, or lets its fault do so. The error
 // says why there is no whole answer.
-func (s *Server) generate(r *http.Request, rt route, e *engine, body *bytes.Buffer, out *output) error {
+func (s *Server) generate(r *http.Request, rt route, l *life, body *bytes.Buffer, out *output) error {
 	j, err := s.parse(r, rt, body, out)
 	if err != nil {
 		return err
 	}
-	return j.run(r.Context(), e, out)
+	return j.run(r.Context(), l.rank(j.rank), out)
 }
 
 // parse makes a job of a request to generate, and gives its body back: a job

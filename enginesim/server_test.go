@@ -260,10 +260,10 @@ func TestBodyOverTheLimitIs413(t *testing.T) {
 func TestFullQueueIs503(t *testing.T) {
 	s, err := NewServer(DefaultOptions())
 	require.NoError(t, err)
-	e := s.life.Load().engine
+	e := s.life.Load().ranks[0]
 	var all []*sequence
 	for range maxQueued + 1 {
-		queued, err := e.submit([]uint32{1}, 0, 1, 0)
+		queued, err := e.submit(prompt{ids: []uint32{1}}, namespace{}, 1, 0)
 		require.NoError(t, err)
 		all = append(all, queued)
 	}
@@ -335,7 +335,7 @@ func TestResetForgetsPrefixesUnlessInUse(t *testing.T) {
 	require.Equal(t, 200, post(s, "/reset_prefix_cache", "").Code)
 	require.Zero(t, cached())
 
-	running, err := s.life.Load().engine.submit([]uint32{1}, 0, 1, 0)
+	running, err := s.life.Load().ranks[0].submit(prompt{ids: []uint32{1}}, namespace{}, 1, 0)
 	require.NoError(t, err)
 	require.Equal(t, 200, post(s, "/reset_prefix_cache", "").Code)
 	running.abandon()
@@ -413,11 +413,11 @@ func TestRestartIsANewEngine(t *testing.T) {
 			post(s, "/v1/completions", body)
 		}()
 		time.Sleep(200 * ms)
-		started := s.life.Load().engine.started
+		started := s.life.Load().ranks[0].started
 		require.Equal(t, http.StatusNoContent, post(s, "/sim/restart", "").Code)
 		require.Equal(t, http.ErrAbortHandler, <-aborted, "requests in flight lose their connection")
-		require.Equal(t, time.Now(), s.life.Load().engine.started)
-		require.NotEqual(t, started, s.life.Load().engine.started)
+		require.Equal(t, time.Now(), s.life.Load().ranks[0].started)
+		require.NotEqual(t, started, s.life.Load().ranks[0].started)
 		require.Zero(t, s.Stats().Received)
 		require.Empty(t, s.Stats().LastBodySHA256)
 		require.Zero(t, asWhole(t, post(s, "/v1/completions", body)).Usage.PromptDetails.CachedTokens)
@@ -482,5 +482,20 @@ func BenchmarkChat(b *testing.B) {
 				s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(test.body)))
 			}
 		})
+	}
+}
+
+func TestAnswerAboutAPictureIsFoundInTheNextTurn(t *testing.T) {
+	for _, size := range []int{16, 64} { // the block that the answer begins in has some of the picture, or not
+		opts := instantOptions()
+		opts.BlockSize = size
+		s, err := NewServer(opts)
+		require.NoError(t, err)
+		picture := `{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://example.com/a"}}]}`
+		first := asWhole(t, post(s, "/v1/chat/completions", `{"messages":[`+picture+`],"max_tokens":80}`))
+		next := asWhole(t, post(s, "/v1/chat/completions", fmt.Sprintf(
+			`{"messages":[%s,{"role":"assistant","content":%q},{"role":"user","content":"x"}],"max_tokens":1}`, picture, first.Choices[0].Message.Content)))
+		computed := first.Usage.PromptTokens + 80 - 1
+		require.Equal(t, computed/size*size, next.Usage.PromptDetails.CachedTokens)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
@@ -13,8 +14,49 @@ import (
 // prompt is what an engine prefills for one conversation or text.
 type prompt struct {
 	ids    []uint32
-	images int    // placeholder tokens among ids
+	images int // placeholder tokens among ids
+	media  []medium
 	text   []byte // the text as sent, if the answer has to repeat it
+}
+
+// medium is a picture, clip or sound among a prompt's tokens.
+type medium struct {
+	identifier string
+	at         int // its first placeholder
+}
+
+// within reports whether a part of the medium is among size tokens from one on.
+func (m medium) within(from, size int) bool { return m.at < from+size && from < m.at+imageTokens }
+
+// fold mixes into the parent hash of a block what is in the block beside its tokens.
+func fold(parent uint64, media []medium, from, size int) uint64 {
+	for _, m := range media {
+		if m.within(from, size) {
+			parent = mix(mixString(parent, m.identifier), uint64(m.at-from)) //nolint:gosec // any bits do
+		}
+	}
+	return parent
+}
+
+// appendChain appends the chain hashes of the prompt's full blocks.
+func (p *prompt) appendChain(hashes []uint64, root uint64, blockSize int) []uint64 {
+	if len(p.media) == 0 {
+		return appendChain(hashes, root, p.ids, blockSize)
+	}
+	for end := blockSize; end <= len(p.ids); end += blockSize {
+		root = chain(fold(root, p.media, end-blockSize, blockSize), p.ids[end-blockSize:end])
+		hashes = append(hashes, root)
+	}
+	return hashes
+}
+
+// pad makes placeholders of media tell which they are, as SGLang does.
+func (p *prompt) pad() {
+	for _, m := range p.media {
+		sum := sha256.Sum256([]byte(m.identifier))
+		appendImage(p.ids[:m.at], binary.LittleEndian.Uint64(sum[:]))
+	}
+	p.media = nil
 }
 
 // conversation is what the chat APIs have in common: what their prompt is made
@@ -166,8 +208,9 @@ func (p *prompt) appendParts(content jsontext.Value) error {
 		}
 		p.ids = appendTokens(p.ids, text)
 		text = text[:0]
-		if digest, ok := one.digest(); ok {
-			p.ids = appendImage(p.ids, digest)
+		if identifier, ok := one.identifier(); ok {
+			p.media = append(p.media, medium{identifier, len(p.ids)})
+			p.ids = appendPlaceholders(p.ids)
 			p.images += imageTokens
 			continue
 		}
@@ -179,21 +222,20 @@ func (p *prompt) appendParts(content jsontext.Value) error {
 
 var errPart = errors.New("not an object with a type")
 
-// digest identifies the picture, clip or sound of a part: by the client's name
-// for it, else by where it is or what it is.
-func (one *part) digest() (uint64, bool) {
+// identifier names the picture, clip or sound of a part: as the client does, else by
+// where it is or what it is.
+func (one *part) identifier() (string, bool) {
 	for _, media := range []jsontext.Value{one.ImageURL, one.VideoURL, one.AudioURL, one.Audio, one.Source} {
 		if !present(media) {
 			continue
 		}
-		key := []byte(one.UUID)
-		if one.UUID == "" {
-			key = mediaKey(media)
+		if one.UUID != "" {
+			return one.UUID, true
 		}
-		sum := sha256.Sum256(key)
-		return binary.LittleEndian.Uint64(sum[:]), true
+		sum := sha256.Sum256(mediaKey(media))
+		return hex.EncodeToString(sum[:]), true
 	}
-	return 0, false
+	return "", false
 }
 
 // mediaKey is the URL of {"url": ...} or of a string, or else the whole value.

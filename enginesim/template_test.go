@@ -46,7 +46,7 @@ func TestAnswerFollowsTheGenerationPrompt(t *testing.T) {
 	require.Equal(t, append(slices.Clone(question.ids), id, messageEnd), next.ids[:len(question.ids)+2])
 }
 
-func TestWhatChangesThePromptChangesTheIDs(t *testing.T) {
+func TestWhatChangesThePromptSetsItApart(t *testing.T) {
 	const plain = `{"messages":[{"role":"user","content":"Hello"}]}`
 	bodies := []string{
 		plain,
@@ -62,7 +62,7 @@ func TestWhatChangesThePromptChangesTheIDs(t *testing.T) {
 	}
 	for i, a := range bodies {
 		for _, b := range bodies[:i] {
-			require.NotEqual(t, rendered(t, a).ids, rendered(t, b).ids, "%s\n%s", a, b)
+			require.NotEqual(t, rendered(t, a), rendered(t, b), "%s\n%s", a, b)
 		}
 	}
 	for _, same := range []string{

@@ -17,6 +17,7 @@ const (
 	roleEnd      uint32 = 2
 	messageEnd   uint32 = 3
 	toolsStart   uint32 = 4
+	imagePad     uint32 = 5 // stands for a picture, whichever it is
 	firstPiece   uint32 = 16
 
 	// imageTokens is the number of placeholder tokens for a picture or a clip.
@@ -87,7 +88,16 @@ func pieceID[T string | []byte](text T, from, to int) uint32 {
 	return firstPiece + uint32(h*uint64(vocabSize-firstPiece)>>32) // below vocabSize
 }
 
-// appendImage appends the placeholders of a picture: other pictures have other
+// appendPlaceholders appends what stands for a picture in vLLM: the same ids for all of
+// them, told apart by their identifiers.
+func appendPlaceholders(ids []uint32) []uint32 {
+	for range imageTokens {
+		ids = append(ids, imagePad)
+	}
+	return ids
+}
+
+// appendImage appends what stands for a picture in SGLang: other pictures have other
 // ids, and the same picture has the same ones everywhere.
 func appendImage(ids []uint32, digest uint64) []uint32 {
 	for range imageTokens {

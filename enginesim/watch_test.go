@@ -84,7 +84,7 @@ func TestALateTimerChangesNobodysWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, DefaultOptions())
 				told := r.watching()
-				late, err := r.e.submit(numbered(1, 8000), 0, 1, 0)
+				late, err := r.e.submit(prompt{ids: numbered(1, 8000)}, namespace{}, 1, 0)
 				require.NoError(t, err)
 				for _, n := range test.queued {
 					r.send(t.Context(), numbered(2, n), 1)
@@ -120,7 +120,7 @@ func TestAnAnswerThatEndsLateKeepsNobodyFromItsRoom(t *testing.T) {
 				opts.DecodeBase, opts.DecodePerRunning = 10*ms, 0
 				r := newRig(t, opts)
 				told := r.watching()
-				slow, err := r.e.submit(numbered(1, 80), 0, 51, 0)
+				slow, err := r.e.submit(prompt{ids: numbered(1, 80)}, namespace{}, 51, 0)
 				require.NoError(t, err)
 				go func() {
 					_ = slow.run(t.Context(), func(d delta) error {

@@ -95,6 +95,8 @@ type apiError struct {
 	param   string
 }
 
+var errNotFound = &apiError{status: http.StatusNotFound, kind: "Not Found", message: "Not Found"}
+
 func badRequest(message, param string) *apiError {
 	return &apiError{status: http.StatusBadRequest, kind: "BadRequestError", message: message, param: param}
 }
