@@ -14,7 +14,8 @@ type queue struct {
 	tokens atomic.Int64 // of the first; 0 if there is none, or if its prompt was all there
 	began  atomic.Int64 // UnixNano at which the engine turned to it
 
-	streams, wholes silence // of those who wait for an answer in these forms
+	streams, wholes silence      // of those who wait for an answer in these forms
+	heard           atomic.Int64 // instant at which something was last heard that tells them; 0 if nothing was
 
 	mu          sync.Mutex // guards what follows, and who writes the above
 	first, last *Reservation
@@ -34,17 +35,6 @@ func (q *queue) join(r *Reservation, now time.Time) {
 		return
 	}
 	q.turnTo(r, now)
-}
-
-// done takes out a reservation whose first token was seen, and reports whether the time
-// that it took tells of the engine's speed.
-func (q *queue) done(r *Reservation, now time.Time) (tells bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	tells = q.tells(r, now)
-	q.remove(r, now)
-	q.heard(now)
-	return tells
 }
 
 // leave takes out a reservation whose request has ended without one.

@@ -18,10 +18,12 @@ type Reservation struct {
 
 	before, behind *Reservation // in the worker's queue, under its lock; so is all that follows
 
-	answer  Answer
-	silence *silence      // that the request is waiting in; nil if it does not
-	allowed time.Duration // that its prefill may take
-	whole   time.Duration // that an answer in one piece took; 0 before, and once it was learned
+	answer   Answer
+	answered bool          // it has begun, and is no stream
+	silence  *silence      // that the request is waiting in; nil if it does not
+	expected time.Time     // since when it does
+	allowed  time.Duration // that its prefill may take
+	whole    time.Duration // that an answer in one piece took; 0 before, and once it was learned
 }
 
 const (
@@ -45,7 +47,7 @@ func (r *Reservation) FirstToken(now time.Time) {
 		w.decoding.Add(-1)
 		return
 	}
-	telling := w.queue.done(r, now)
+	telling := w.prefilled(r, now)
 	w.load.Add(-(entry(r.tokens) - 1))
 	took := w.prefill.finished(r.charged, now)
 	if telling {

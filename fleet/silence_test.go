@@ -33,7 +33,7 @@ func newWatched(t *testing.T) *Worker {
 func expect(t *testing.T, w *Worker, answer Answer, tokens int, seconds float64) *Reservation {
 	t.Helper()
 	r := charge(t, w, tokens, after(seconds))
-	r.Expect(answer)
+	r.Expect(answer, after(seconds))
 	return r
 }
 
@@ -135,15 +135,117 @@ func TestASilentWorkerIsRememberedWhenNobodyWaits(t *testing.T) {
 	requireOverdue(t, w, 306, 0)
 }
 
-// TestClientsThatLeaveEarlyAreNoEvidence has clients leave before anything was due.
+// TestClientsThatLeaveEarlyAreNoEvidence has clients leave one after the other, before the
+// worker should have answered.
 func TestClientsThatLeaveEarlyAreNoEvidence(t *testing.T) {
-	w := newWatched(t)
-	for i := range 20 {
-		r := expect(t, w, Streamed, 1000, float64(10*i))
-		r.Release(after(float64(10*i + 6)))
-		requireOverdue(t, w, float64(10*i+6), 0)
-		requireOverdue(t, w, float64(10*i+9), 0)
+	for name, c := range map[string]struct {
+		tokens int
+		waited float64
+	}{
+		"nothing to compute": {0, 0.1},
+		"little to compute":  {300, 0.3},
+		"much to compute":    {20_000, 15},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatched(t)
+			now := 0.0
+			for range 200 {
+				r := expect(t, w, Streamed, c.tokens, now)
+				now += c.waited
+				requireOverdue(t, w, now, 0)
+				r.Release(after(now))
+				requireOverdue(t, w, now, 0)
+				now += 0.01
+			}
+		})
 	}
+}
+
+// TestClientsThatLeaveABusyWorkerAreNoEvidence has them leave while it answers others.
+func TestClientsThatLeaveABusyWorkerAreNoEvidence(t *testing.T) {
+	w := newWatched(t)
+	for i := range 1000 {
+		at := 0.1 * float64(i)
+		r := expect(t, w, Streamed, 1000, at)
+		if i%10 == 0 {
+			w.Heard(after(at)) // of a stream that had begun before
+		}
+		requireOverdue(t, w, at+0.1, 0)
+		r.Release(after(at + 0.1))
+		requireOverdue(t, w, at+0.1, 0)
+	}
+}
+
+// TestWaitsInVainAddUp has a worker hang whose clients all give up before anything is due to
+// one of them, one after the other or overlapping.
+func TestWaitsInVainAddUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		tokens              int
+		every, waits, until float64 // seconds
+	}{
+		"overlapping":       {250, 1, 10, 15},
+		"nearly one by one": {2000, 6, 7, 15},
+		"one by one":        {1000, 5, 4, 20},
+		"just before due":   {1000, 6, 5.9, 15},
+		"long prompts":      {4000, 20, 17, 45},
+		"longer prompts":    {8000, 40, 30, 85},
+		"long waits":        {300, 1, 60, 80},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatched(t)
+			var waiting []*Reservation
+			at := 0.0
+			for ; at < c.until; at += c.every {
+				for len(waiting) > 0 && waiting[0].Charged().Before(after(at-c.waits)) {
+					waiting[0].Release(waiting[0].Charged().Add(time.Duration(c.waits * float64(time.Second))))
+					waiting = waiting[1:]
+				}
+				waiting = append(waiting, expect(t, w, Streamed, c.tokens, at))
+			}
+			require.Positive(t, w.Overdue(after(at)))
+			w.Heard(after(at))
+			requireOverdue(t, w, at, 0)
+		})
+	}
+}
+
+// TestAnOldSilenceIsForgotten has one come long after all have given up.
+func TestAnOldSilenceIsForgotten(t *testing.T) {
+	w := newWatched(t)
+	expect(t, w, Streamed, 100, 0).Release(after(90))
+	requireOverdue(t, w, 90, 60)
+	requireOverdue(t, w, 150, 0)
+	test := expect(t, w, Streamed, 100, 600)
+	requireOverdue(t, w, 600, 60)
+	test.Release(after(600))
+	expect(t, w, Streamed, 20_000, 1201)
+	requireOverdue(t, w, 1201, 0)
+	requireOverdue(t, w, 1283, 0)
+	requireOverdue(t, w, 1284, 1)
+}
+
+// TestWhatOldSilencesWereExcusedIsForgottenToo has clients give up just before the end of
+// what a long prompt may take.
+func TestWhatOldSilencesWereExcusedIsForgottenToo(t *testing.T) {
+	w := newWatched(t)
+	for _, at := range []float64{0, 1000} {
+		r := expect(t, w, Streamed, 20_000, at)
+		r.Release(after(at + 81))
+		requireOverdue(t, w, at+81, 0)
+	}
+	r := expect(t, w, Streamed, 20_000, 1100)
+	r.Release(after(1181))
+	require.Positive(t, w.Overdue(after(1181)), "it happens time and again")
+}
+
+// TestAClockThatIsSetBackProlongsNoSilence has time go back an hour.
+func TestAClockThatIsSetBackProlongsNoSilence(t *testing.T) {
+	w := newWatched(t)
+	expect(t, w, Streamed, 0, 0).Release(after(30))
+	requireOverdue(t, w, 30, 28)
+	requireOverdue(t, w, 30-3600, 28)
+	expect(t, w, Streamed, 0, 30-3600)
+	requireOverdue(t, w, 30-3600, 28)
 }
 
 // TestAWholeAnswerIsGivenWhatTheyUsuallyTake learns it first: until then nothing is due.
@@ -165,6 +267,53 @@ func TestAWholeAnswerIsGivenWhatTheyUsuallyTake(t *testing.T) {
 	requireOverdue(t, w, now+1000, 0) // a client that takes it slowly
 	r.Release(after(now + 1000))
 	requireOverdue(t, w, now+1001, 0)
+}
+
+// TestALongAnswerAmongShortOnesIsNotOverdue has answers in one piece of very different
+// lengths.
+func TestALongAnswerAmongShortOnesIsNotOverdue(t *testing.T) {
+	w := newWatched(t)
+	now := 0.0
+	whole := func(seconds float64) {
+		r := expect(t, w, Whole, 0, now)
+		now += seconds
+		requireOverdue(t, w, now, 0)
+		r.Answered(after(now))
+		r.Learn(0)
+		r.Release(after(now))
+	}
+	for range 50 {
+		whole(0.3)
+	}
+	whole(20)
+	for range 100 {
+		whole(0.3)
+	}
+	whole(28)
+	for range 1000 {
+		whole(0.3)
+	}
+	expect(t, w, Whole, 0, now)
+	requireOverdue(t, w, now+23, 1) // 2 s, and 4 times 5: long ones are forgotten
+}
+
+// TestAnAnswerIsExpectedOnceAndNotWhenItHasBegun has requests be sent while their answers
+// begin.
+func TestAnAnswerIsExpectedOnceAndNotWhenItHasBegun(t *testing.T) {
+	w := newWatched(t)
+	r := charge(t, w, 0, epoch)
+	requireOverdue(t, w, 100, 0)
+	r.Expect(Streamed, after(100))
+	r.Expect(Streamed, after(101))
+	requireOverdue(t, w, 103, 1)
+	r.Release(after(102))
+	require.Zero(t, w.queue.streams.waiting)
+
+	w = newWatched(t)
+	r = charge(t, w, 0, epoch)
+	r.Answered(after(1)) // refused
+	r.Expect(Streamed, after(2))
+	requireOverdue(t, w, 100, 0)
 }
 
 // TestAStreamIsDueWhileAWholeAnswerIsNot has both wait: each by its own record.
@@ -235,13 +384,14 @@ func TestOfAWorkerThatIsNotKnownLittleIsExpected(t *testing.T) {
 }
 
 // TestASpeedIsNotLearnedFromAHang has a worker hang while requests wait, then work as
-// before, and then be slow.
+// before, and then be slow. Until then it is taken for one that is not known.
 func TestASpeedIsNotLearnedFromAHang(t *testing.T) {
 	w := newWatched(t)
 	var waiting []*Reservation
 	for range 5 {
 		waiting = append(waiting, expect(t, w, Streamed, 1000, 0))
 	}
+	w.Heard(after(50)) // a stream that had begun before
 	for i, r := range waiting {
 		r.FirstToken(after(50 + 0.001*float64(i)))
 		r.Learn(1000)
@@ -249,14 +399,44 @@ func TestASpeedIsNotLearnedFromAHang(t *testing.T) {
 	next := expect(t, w, Streamed, 1000, 51)
 	next.FirstToken(after(52))
 	next.Learn(1000)
-	require.InDelta(t, 1000, w.PrefillRate(after(52)), 1)
+	require.Zero(t, w.PrefillRate(after(52)))
+	for i := range minSamples {
+		at := float64(52 + i)
+		r := expect(t, w, Streamed, 1000, at)
+		r.FirstToken(after(at + 1))
+		r.Learn(1000)
+	}
+	require.InDelta(t, 1000, w.PrefillRate(after(57)), 1)
 	for i := range 20 {
-		at := float64(52 + 10*i)
+		at := float64(57 + 10*i)
 		r := expect(t, w, Streamed, 1000, at)
 		r.FirstToken(after(at + 10))
 		r.Learn(1000)
 	}
-	require.Less(t, w.PrefillRate(after(252)), 800.0, "it is ten times slower")
+	require.Less(t, w.PrefillRate(after(257)), 800.0, "it is ten times slower")
+}
+
+// TestASpeedIsNotLearnedFromTheNextHangEither has a worker hang twice, and work well between.
+func TestASpeedIsNotLearnedFromTheNextHangEither(t *testing.T) {
+	w := newWatched(t)
+	for _, at := range []float64{0, 100} {
+		var waiting []*Reservation
+		for range minSamples {
+			waiting = append(waiting, expect(t, w, Streamed, 1000, at))
+		}
+		for _, r := range waiting {
+			r.FirstToken(after(at + 50))
+			r.Learn(1000)
+		}
+		require.Zero(t, w.PrefillRate(after(at+50)))
+		for i := range minSamples {
+			next := at + 51 + float64(i)
+			r := expect(t, w, Streamed, 1000, next)
+			r.FirstToken(after(next + 1))
+			r.Learn(1000)
+		}
+		require.InDelta(t, 1000, w.PrefillRate(after(at+56)), 1)
+	}
 }
 
 // TestWhatAnswersTakeIsNotLearnedFromAHang does the same with answers in one piece.
@@ -295,7 +475,7 @@ func TestNobodyIsWaitedForWhenAllHaveLeft(t *testing.T) {
 				now := after(random.Float64() * 1000)
 				r := w.Place(random.IntN(5000), now)
 				steps := []func(){
-					func() { r.Expect(Answer(random.IntN(3))) },
+					func() { r.Expect(Answer(random.IntN(3)), now) },
 					func() { r.FirstToken(now.Add(time.Second)) },
 					func() { r.Answered(now.Add(time.Second)) },
 					func() { r.Learn(1000) },
@@ -307,7 +487,7 @@ func TestNobodyIsWaitedForWhenAllHaveLeft(t *testing.T) {
 					step()
 				}
 				r.Release(now)
-				r.Expect(Streamed) // comes too late
+				r.Expect(Streamed, now) // comes too late
 			}
 		})
 	}
@@ -318,4 +498,18 @@ func TestNobodyIsWaitedForWhenAllHaveLeft(t *testing.T) {
 	}
 	w.Heard(after(2000))
 	require.Zero(t, w.Overdue(after(3000)))
+}
+
+// TestThatNobodyWaitsAnyMoreIsNotHeard has the worker forgiven before it says anything.
+func TestThatNobodyWaitsAnyMoreIsNotHeard(t *testing.T) {
+	w := newWatched(t)
+	r := expect(t, w, Streamed, 1000, 1)
+	require.Positive(t, w.Overdue(after(60)))
+	r.Release(after(60))
+	requireOverdue(t, w, 6000, 0)
+	r = expect(t, w, Streamed, 1000, 6000)
+	require.False(t, w.HeardSince(after(60)))
+	r.FirstToken(after(6001))
+	require.True(t, w.HeardSince(after(60)))
+	require.False(t, w.HeardSince(after(6002)))
 }

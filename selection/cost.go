@@ -77,17 +77,18 @@ type Cost struct{}
 func (Cost) Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	choice := Choice{Index: -1, Best: -1, Tokens: tokens}
 	around := survey(tokens, candidates, now)
-	holder := -1 // the available candidate that holds the most
+	holder, most := -1, 0 // the available candidate that holds the most; the most of all
 	for i := range candidates {
 		c := &candidates[i]
 		c.weigh(around)
-		if c.Held > choice.BestHeld {
+		if c.sure() > most {
+			most = c.sure()
 			choice.Best, choice.BestHeld = i, c.Held
 		}
 		if c.Standing != Available {
 			continue
 		}
-		if holder < 0 || c.Held > candidates[holder].Held {
+		if holder < 0 || c.sure() > candidates[holder].sure() {
 			holder = i
 		}
 		if choice.Index < 0 || better(c, &candidates[choice.Index]) {
@@ -99,9 +100,9 @@ func (Cost) Decide(tokens int, candidates []Candidate, now time.Time) Choice {
 	}
 	chosen := &candidates[choice.Index]
 	choice.Held = chosen.Held
-	choice.Reason = reason(choice, chosen, &candidates[holder])
-	if choice.Held == choice.BestHeld && choice.Held > 0 {
-		choice.Best = choice.Index
+	choice.Reason = reason(most, chosen, &candidates[holder])
+	if chosen.sure() == most && most > 0 {
+		choice.Best, choice.BestHeld = choice.Index, choice.Held
 	}
 	return choice
 }
@@ -124,15 +125,13 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 		t.Recent = c.Worker.Recent(now) / t.Rate
 		t.Requests = c.Worker.RecentRequests(now)
 		t.Wait = wait(c.Worker, t, now)
-		overdue := c.Worker.Overdue(now)
-		if overdue > 0 {
-			t.Wait += overdueWeight * overdue.Seconds()
-		}
+		t.Overdue = c.Worker.Overdue(now).Seconds()
+		t.Wait += overdueWeight * t.Overdue
 		if c.Standing != Available {
 			continue
 		}
 		available++
-		if overdue == 0 { // else it is given little whatever it did
+		if t.Overdue == 0 { // else it is given little whatever it did
 			around.recent = min(around.recent, t.Recent)
 		}
 		if t.Load.Queued() == 0 {
@@ -152,7 +151,7 @@ func readWorkers(tokens int, candidates []Candidate, now time.Time) (fastest flo
 		c := &candidates[i]
 		t := &c.Terms
 		t.Load = c.Worker.Load()
-		t.Uncached = max(tokens-c.Held, 0)
+		t.Uncached = max(tokens-c.sure(), 0)
 		t.Rate = c.Worker.PrefillRate(now)
 		fastest = max(fastest, t.Rate)
 		if c.Standing == Available && !t.Load.Fits(charged(t.Uncached)) {
@@ -227,17 +226,17 @@ func better(a, b *Candidate) bool {
 }
 
 // reason says why the chosen candidate was taken and not the available one that
-// holds the most.
-func reason(choice Choice, chosen, holder *Candidate) Reason {
+// holds the most. most is what any candidate holds.
+func reason(most int, chosen, holder *Candidate) Reason {
 	switch {
-	case choice.BestHeld == 0:
+	case most == 0:
 		return NothingHeld
-	case chosen.Held < holder.Held:
+	case chosen.sure() < holder.sure():
 		if holder.Terms.Cost-holder.Terms.Spread < chosen.Terms.Cost-chosen.Terms.Spread {
 			return Spread
 		}
 		return LoadOutweighed
-	case chosen.Held < choice.BestHeld:
+	case chosen.sure() < most:
 		return HolderUnavailable
 	}
 	return Hit

@@ -1,6 +1,9 @@
 package selection
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// shortWait is how many seconds of wait are not too long for a worker, however little
@@ -24,8 +27,9 @@ const (
 // number of requests in flight, since requests alone say nothing of their prompts, which
 // differ a thousandfold. Three things are never over the bound: a wait no longer than it
 // would take to compute what the worker holds of this prompt, as that is what going
-// elsewhere costs; a wait of a moment; and a handful of requests. If all are over it,
-// [Cost] chooses.
+// elsewhere costs; a wait of a moment; and a handful of requests. A worker that is overdue may be
+// stuck: it is over the bound, and none of the mean, unless all are. If all are over it, [Cost]
+// chooses.
 type Hash struct {
 	// Key is what the owner is of.
 	Key uint64
@@ -90,21 +94,33 @@ func inOrder(key uint64, candidates []Candidate) (first, next int) {
 
 // findOver finds out whose load is over the bound.
 func (h Hash) findOver(candidates []Candidate) {
-	wait, requests := h.bound(candidates)
+	overdue := mostOverdue(candidates)
+	wait, requests := h.bound(candidates, overdue)
 	for i := range candidates {
 		c := &candidates[i]
 		t := &c.Terms
-		t.Over = t.Wait > max(wait, shortWait, float64(c.Held)/t.Rate)+tie ||
+		t.Over = t.Overdue > overdue || t.Wait > max(wait, shortWait, float64(c.Held)/t.Rate)+tie ||
 			float64(t.Load.InFlight()+1) > max(requests, fewRequests)
 	}
 }
 
+// mostOverdue returns how many seconds a worker may be overdue: none, unless all that can be
+// chosen are overdue.
+func mostOverdue(candidates []Candidate) float64 {
+	for i := range candidates {
+		if c := &candidates[i]; c.Standing == Available && c.Terms.Overdue == 0 {
+			return 0
+		}
+	}
+	return math.Inf(1)
+}
+
 // bound returns how long the wait on a worker may be, and how many requests it may have
-// with this one, by what the available ones have on average.
-func (h Hash) bound(candidates []Candidate) (wait, requests float64) {
+// with this one, by what the available ones have on average that are no more overdue.
+func (h Hash) bound(candidates []Candidate, overdue float64) (wait, requests float64) {
 	n := 0.0
 	for i := range candidates {
-		if c := &candidates[i]; c.Standing == Available {
+		if c := &candidates[i]; c.Standing == Available && c.Terms.Overdue <= overdue {
 			n++
 			wait += c.Terms.Wait
 			requests += float64(c.Terms.Load.InFlight())

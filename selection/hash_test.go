@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/xxh3"
@@ -161,7 +162,8 @@ func TestALoadOverTheBoundIsPassedOver(t *testing.T) {
 		{"what it holds takes less long", 1.25, second, []load{{1, 2 * second}, {}, {}, {}}, 1},
 		{"a few requests", 1.25, 0, []load{{3, 0}, {}, {}, {}}, 0},
 		{"more than a few", 1.25, 0, []load{{4, 0}, {}, {}, {}}, 1},
-		{"many on all", 1.25, 0, []load{{18, 0}, {15, 0}, {15, 0}, {15, 0}}, 0}, // 19 of 64
+		{"many on all", 1.25, 0, []load{{18, 0}, {15, 0}, {15, 0}, {15, 0}}, 0},   // 19 of 64
+		{"just its part", 1.25, 0, []load{{19, 0}, {15, 0}, {15, 0}, {14, 0}}, 0}, // 20 of 64
 		{"more than its part", 1.25, 0, []load{{20, 0}, {15, 0}, {15, 0}, {15, 0}}, 1},
 		{"what it holds is no reason for many requests", 1.25, 10 * second, []load{{20, 0}, {15, 0}, {15, 0}, {15, 0}}, 1},
 	} {
@@ -192,6 +194,43 @@ func TestALoadOverTheBoundIsPassedOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAWorkerThatHangsIsNoMeasureForTheOthers has one of four hang, and the owner of a key
+// have too much to do, or the other way round.
+func TestAWorkerThatHangsIsNoMeasureForTheOthers(t *testing.T) {
+	for _, hung := range []int{0, 3} {
+		for _, late := range []time.Duration{10 * time.Second, 2 * time.Minute} {
+			list := addressed(replicas("vllm-%d:8000", 4)...)
+			by := order(list, keyOf(7))
+			list[by[hung]].Worker.Place(100, epoch).Expect(fleet.Streamed, epoch)
+			list[by[hung]].Held = 8_000_000 // which is worth a long wait, but not for what may be stuck
+			now := epoch.Add(late)
+			busy := by[3-hung]
+			for range 3 {
+				list[busy].Worker.Place(53_000, now)
+			}
+			want := by[1]
+			choice := hashed(keyOf(7)).Decide(1000, list, now)
+			require.Positive(t, list[by[hung]].Terms.Overdue)
+			require.Equal(t, want, choice.Index)
+			require.Equal(t, OverBound, choice.Reason)
+			require.True(t, list[by[hung]].Terms.Over, "it may be stuck")
+			require.True(t, list[busy].Terms.Over)
+		}
+	}
+}
+
+func TestAnOwnerThatIsOverdueAsAllAreKeepsItsKeys(t *testing.T) {
+	list := addressed(replicas("vllm-%d:8000", 4)...)
+	by := order(list, keyOf(7))
+	for i := range list {
+		list[i].Worker.Place(100, epoch).Expect(fleet.Streamed, epoch)
+	}
+	choice := hashed(keyOf(7)).Decide(1000, list, epoch.Add(time.Minute))
+	require.Positive(t, list[by[0]].Terms.Overdue)
+	require.Equal(t, by[0], choice.Index)
+	require.Equal(t, Owner, choice.Reason)
 }
 
 // TestWhatHasOneKeyIsToldApartWhenItsOwnerIsOverloaded has requests of one key that

@@ -34,7 +34,7 @@ func (s *sim) place(tokens int, patience time.Duration) (index int) {
 	}
 	choice, r := Place(Cost{}, tokens, s.candidates, s.now)
 	require.NotNil(s.t, r)
-	r.Expect(fleet.Streamed)
+	r.Expect(fleet.Streamed, s.now)
 	s.given[choice.Index]++
 	if s.stuck[choice.Index] {
 		s.do(s.now.Add(patience), func() { r.Release(s.now) })
@@ -81,10 +81,15 @@ func (s *sim) pass(to time.Time) {
 
 // run places requests for some seconds and returns how many each worker was given.
 func (s *sim) run(seconds, each float64, tokens func() int) []int {
+	return s.runWith(30*time.Second, seconds, each, tokens)
+}
+
+// runWith does so with clients that wait so long for a stuck worker.
+func (s *sim) runWith(patience time.Duration, seconds, each float64, tokens func() int) []int {
 	before := append([]int(nil), s.given...)
 	end := s.now.Add(time.Duration(seconds * float64(time.Second)))
 	for s.now.Before(end) {
-		s.place(tokens(), 30*time.Second)
+		s.place(tokens(), patience)
 		s.pass(s.now.Add(time.Duration(each * float64(time.Second))))
 	}
 	for i := range before {
@@ -125,6 +130,38 @@ func TestAWorkerThatHangsGetsAHandfulOfRequests(t *testing.T) {
 	}
 }
 
+// TestAWorkerThatHangsIsFoundThoughClientsGiveUpBefore has clients that do not wait until
+// anything is due to themselves.
+func TestAWorkerThatHangsIsFoundThoughClientsGiveUpBefore(t *testing.T) {
+	for name, load := range map[string]struct {
+		warm     bool // so that speeds are known
+		each     float64
+		tokens   int
+		patience time.Duration
+	}{
+		"short prompts":            {true, 0.167, 2000, 10 * time.Second},
+		"long prompts":             {true, 1, 20_000, 10 * time.Second},
+		"long prompts, rarely":     {true, 2, 20_000, 10 * time.Second},
+		"longer prompts":           {true, 2, 40_000, 20 * time.Second},
+		"longer prompts, rarely":   {true, 4, 40_000, 20 * time.Second},
+		"very long prompts":        {true, 6, 60_000, 30 * time.Second},
+		"never heard of":           {false, 0.25, 2000, 10 * time.Second},
+		"never heard of, rarely":   {false, 1.25, 4000, 15 * time.Second},
+		"never heard of, patience": {false, 1.7, 16_000, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim(t, 4)
+			tokens := func() int { return load.tokens }
+			if load.warm {
+				s.runWith(load.patience, 60, load.each, tokens)
+			}
+			s.stuck[2] = true
+			s.runWith(load.patience, 60, load.each, tokens)
+			require.LessOrEqual(t, s.runWith(load.patience, 600, load.each, tokens)[2], 10)
+		})
+	}
+}
+
 // TestWhatIsHeldAtAWorkerThatHangsIsNotWaitedFor has a long conversation go on: it is
 // computed again elsewhere, soon, and stays if the worker is only slow.
 func TestWhatIsHeldAtAWorkerThatHangsIsNotWaitedFor(t *testing.T) {
@@ -134,7 +171,7 @@ func TestWhatIsHeldAtAWorkerThatHangsIsNotWaitedFor(t *testing.T) {
 		learn(c.Worker, 8000, epoch.Add(-time.Minute))
 	}
 	r := list[1].Worker.Place(4000, epoch)
-	r.Expect(fleet.Streamed)
+	r.Expect(fleet.Streamed, epoch)
 	chosen := func(seconds int) int {
 		return Cost{}.Decide(60_500, list, epoch.Add(time.Duration(seconds)*time.Second)).Index
 	}
@@ -155,7 +192,7 @@ func TestWhenAllAreOverdueNothingChanges(t *testing.T) {
 		list := candidates(4)
 		for i := range list {
 			r := list[i].Worker.Place(0, epoch)
-			r.Expect(fleet.Streamed)
+			r.Expect(fleet.Streamed, epoch)
 			list[i].Held, list[i].Private = random.IntN(20_000), true
 			require.NotNil(t, list[i].Worker.Place(random.IntN(50_000), epoch.Add(time.Hour)))
 		}
@@ -174,9 +211,27 @@ func TestWhenAllAreOverdueNothingChanges(t *testing.T) {
 // chosen.
 func TestAnOverdueWorkerIsChosenIfTheOthersAreBusier(t *testing.T) {
 	list := candidates(2)
-	list[0].Worker.Place(0, epoch).Expect(fleet.Streamed)
+	list[0].Worker.Place(0, epoch).Expect(fleet.Streamed, epoch)
 	require.NotNil(t, list[1].Worker.Place(80_000, epoch.Add(4*time.Second)))
 	require.Equal(t, 0, Cost{}.Decide(1000, list, epoch.Add(4*time.Second)).Index)
 	list[0].Standing, list[1].Standing = Available, Unhealthy
 	require.Equal(t, 0, Cost{}.Decide(1000, list, epoch.Add(time.Hour)).Index)
+}
+
+// TestAWorkerThatHangsIsNotWhatOthersAreSpreadBy has it be the one that did least of late.
+func TestAWorkerThatHangsIsNotWhatOthersAreSpreadBy(t *testing.T) {
+	list := candidates(3)
+	list[0].Held = 20_000
+	list[1].Worker.Place(0, epoch).Expect(fleet.Streamed, epoch)
+	now := epoch.Add(10 * time.Second)
+	for _, i := range []int{0, 2} {
+		list[i].Worker.Place(40_000, now).FirstToken(now)
+	}
+	choice := Cost{}.Decide(21_000, list, now)
+	require.Positive(t, list[1].Terms.Overdue)
+	require.Equal(t, 0, choice.Index)
+	require.Zero(t, list[0].Terms.Spread)
+	list[1].Worker.Heard(now)
+	Cost{}.Decide(21_000, list, now)
+	require.Positive(t, list[0].Terms.Spread, "as it does once it works again")
 }

@@ -31,6 +31,8 @@ const (
 	Tried
 	// Suspected candidates failed a request, and have not been seen to serve since.
 	Suspected
+	// Unwanted candidates are those that the request itself rules out.
+	Unwanted
 )
 
 // Candidate is one worker in the light of one request.
@@ -41,6 +43,9 @@ type Candidate struct {
 	Standing Standing
 	// Held is the number of prompt tokens the worker is believed to hold.
 	Held int
+	// Doubt is the part of Held that is taken as not held, as it is not certain or has to
+	// be loaded first: between two that hold as much, the one with less of it is taken.
+	Doubt int
 	// Private says that what it holds is the earlier part of this very
 	// conversation, not a beginning that many prompts share.
 	Private bool
@@ -48,6 +53,9 @@ type Candidate struct {
 	// Terms is filled in by the rule.
 	Terms Terms
 }
+
+// sure is the tokens held that count.
+func (c *Candidate) sure() int { return c.Held - c.Doubt }
 
 // Terms is what made a candidate's cost. Times are predicted seconds.
 type Terms struct {
@@ -57,6 +65,7 @@ type Terms struct {
 	Recent   float64    // work placed on the worker of late, in seconds
 	Requests float64    // requests placed on it of late
 
+	Overdue float64 // for how long something should have been heard of the worker
 	Wait    float64 // for the prefills queued before this one, and for a worker that is overdue
 	Prefill float64 // for this request's own uncached tokens
 	Decode  float64 // for the requests in flight that share the engine's steps

@@ -24,6 +24,38 @@ func candidates(n int) []Candidate {
 	return list
 }
 
+func TestOfTwoThatHoldAsMuchTheSurerIsTaken(t *testing.T) {
+	tests := map[string]struct {
+		held, doubt []int
+		queued      int // on the second
+		want        int
+		reason      Reason
+	}{
+		"as much":                           {[]int{800, 800}, []int{100, 0}, 0, 1, Hit},
+		"as much, and nothing is sure":      {[]int{800, 800}, []int{100, 50}, 0, 1, Hit},
+		"a little more, and less sure":      {[]int{850, 800}, []int{100, 0}, 0, 1, Hit},
+		"much more, though less sure":       {[]int{900, 500}, []int{100, 0}, 0, 0, Hit},
+		"the surer one is busy":             {[]int{800, 800}, []int{100, 0}, 500, 0, LoadOutweighed},
+		"what nobody is sure of is nothing": {[]int{0, 80}, []int{0, 80}, 10, 0, NothingHeld},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			list := candidates(2)
+			for i := range list {
+				list[i].Held, list[i].Doubt, list[i].Private = test.held[i], test.doubt[i], true
+			}
+			if test.queued > 0 {
+				require.NotNil(t, list[1].Worker.Place(test.queued, epoch))
+			}
+			choice, reservation := Place(Cost{}, 1000, list, epoch)
+			require.Equal(t, test.want, choice.Index)
+			require.Equal(t, test.reason, choice.Reason)
+			require.Equal(t, test.held[test.want], choice.Held, "it is told as it is")
+			require.Equal(t, 1000-test.held[test.want]+test.doubt[test.want], reservation.Tokens())
+		})
+	}
+}
+
 func TestTheLeastWaitWins(t *testing.T) {
 	tests := []struct {
 		name   string
