@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/zeebo/xxh3"
+	"go.uber.org/zap"
 
 	"github.com/caddy-inference/caddy-inference/prompt"
 	"github.com/caddy-inference/caddy-inference/selection"
@@ -16,8 +19,9 @@ import (
 // Affinity is a place in which a request may say which session it belongs to. One of
 // the fields is set.
 type Affinity struct {
-	// The name of a request header. Caddy drops headers with `_` in their names before
-	// any module sees them, unless the server's options expect them.
+	// The name of a request header. Caddy drops headers with `_` or `.` in their names
+	// before any module sees them, unless the server's options expect them; the log warns
+	// of one that is dropped.
 	Header string `json:"header,omitempty"`
 
 	// The name of a cookie.
@@ -82,6 +86,46 @@ func (a Affinity) validate() error {
 		return errors.New("it has more than one of header, cookie and body; make each an entry of its own")
 	}
 	return nil
+}
+
+// warnOfDropped says which headers will never be there, as the server that the policy is in
+// drops them.
+func (p *Policy) warnOfDropped(ctx caddy.Context) {
+	server, known := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !known {
+		server = new(caddyhttp.Server)
+	}
+	for _, a := range p.Affinity {
+		option := dropped(a.Header, server)
+		if option == "" {
+			continue
+		}
+		ctx.Logger().Warn("affinity has no effect: the server drops the header, as it does all with such a name",
+			zap.String("header", a.Header),
+			zap.String("hint", "name it in the server's option "+option+", or have clients send one with hyphens, such as X-Session-ID"))
+	}
+}
+
+// dropped returns the option in which the server would have to name a header so that it does
+// not drop it; nothing if it does not.
+func dropped(header string, server *caddyhttp.Server) (option string) {
+	underscore, dot := strings.Contains(header, "_"), strings.Contains(header, ".")
+	expects := func(list []string) bool {
+		return slices.ContainsFunc(list, func(entry string) bool {
+			prefix, several := strings.CutSuffix(entry, "*")
+			if !several || underscore && dot {
+				return strings.EqualFold(header, entry)
+			}
+			return len(header) >= len(prefix) && strings.EqualFold(header[:len(prefix)], prefix)
+		})
+	}
+	switch {
+	case !underscore && !dot, underscore && expects(server.ExpectedUnderscoreHeaders), dot && expects(server.ExpectedDotHeaders):
+		return ""
+	case underscore:
+		return "expected_underscore_headers"
+	}
+	return "expected_dot_headers"
 }
 
 // isToken reports whether headers and cookies may have that name.

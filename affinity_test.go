@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -162,6 +163,55 @@ func TestRequestsWithoutASessionAreThePolicys(t *testing.T) {
 	require.Equal(t, "hit", s.lastDecision(2)["reason"], "of headers with an underscore the handler sees nothing")
 	s.chat(`{"user":"a",` + chatOf(message("user", "hello"))[1:])
 	require.Equal(t, "affinity", s.lastDecision(3)["reason"])
+}
+
+// TestAHeaderThatTheServerDropsIsWarnedOf names headers in every way that Caddy drops them
+// for, and servers that expect them.
+func TestAHeaderThatTheServerDropsIsWarnedOf(t *testing.T) {
+	const underscores, dots = "expected_underscore_headers", "expected_dot_headers"
+	for name, test := range map[string]struct{ header, servers, option string }{
+		"hyphens":              {"X-Session-ID", "", ""},
+		"underscore":           {"session_id", "", underscores},
+		"dot":                  {"session.id", "", dots},
+		"both":                 {"my.session_id", "", underscores},
+		"expected":             {"session_id", underscores + " other_id Session_ID", ""},
+		"another is expected":  {"session_id", underscores + " session_idx", underscores},
+		"all that begin so":    {"session_id", underscores + " SESSION_*", ""},
+		"others begin so":      {"session_id", underscores + " session_ids*", underscores},
+		"an expected dot":      {"session.id", dots + " session.id", ""},
+		"expected for the dot": {"my.session_id", dots + " my.session_id", ""},
+		"both need the name":   {"my.session_id", underscores + " my.session_*", underscores},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			config := s.caddyfile("lb_policy cache_aware {\naffinity header "+test.header+"\n}", newEngine(t).address())
+			config = strings.Replace(config, "protocols h1 h2c", "protocols h1 h2c\n"+test.servers, 1)
+			warned := s.loadWarned(config, "affinity has no effect")
+			if test.option == "" {
+				require.Empty(t, warned)
+			} else {
+				require.Len(t, warned, 1)
+				require.Equal(t, test.header, warned[0]["header"])
+				require.Contains(t, warned[0]["hint"], test.option)
+				require.Contains(t, warned[0]["hint"], "X-Session-ID")
+			}
+			s.with(test.header, "a", chatOf(message("user", "hello")))
+			require.Equal(t, test.option == "", s.lastDecision(1)["reason"] == "affinity", "Caddy says otherwise")
+		})
+	}
+}
+
+// loadWarned loads a config and returns what it warns of with a message that begins so.
+func (s *site) loadWarned(caddyfile, message string) (list []map[string]any) {
+	s.t.Helper()
+	for line := range strings.Lines(s.loadLog(caddyfile)) {
+		var entry map[string]any
+		require.NoError(s.t, json.Unmarshal([]byte(line), &entry))
+		if said, _ := entry["msg"].(string); entry["level"] == "warn" && strings.HasPrefix(said, message) {
+			list = append(list, entry)
+		}
+	}
+	return list
 }
 
 // TestASessionNeedsNoPrompt sends requests with nothing to route on but their session.

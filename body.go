@@ -12,13 +12,14 @@ import (
 const defaultMaxBody = 16 << 20
 
 // body is what a request sent, as far as it was read to route on. If it is whole it can
-// be sent any number of times.
+// be sent any number of times, else as long as nobody has begun to send what follows.
 type body struct {
 	held
 	unsent atomic.Int32 // attempts that may yet read data
 
 	err  error // what reading on gave after data
 	rest *rest // what follows data otherwise, not read yet
+	left bool  // all is rest, as it is not routed on
 
 	next [1]byte // the first byte of rest, which was read to see whether there is one
 }
@@ -34,6 +35,40 @@ func readBody(r *http.Request, limit int64, b *budget) *body {
 	}
 	in.probe(r)
 	return in
+}
+
+// leaveBody leaves r's body unread. It returns nil if there is none.
+func leaveBody(r *http.Request, b *budget) *body {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	return &body{budget: b, data: []byte{}, left: true}
+}
+
+// lend returns the body for another ticket of the same request, nil if that has to see for
+// itself what r's is.
+func (in *body) lend(r *http.Request) *body {
+	if in == nil || r.Body == nil {
+		return nil
+	}
+	if !in.left {
+		return in
+	}
+	if !in.isSendable() {
+		r.Body = io.NopCloser(failing{errBodySent})
+	}
+	return nil
+}
+
+// isSendable reports whether the body can be sent from its first byte.
+func (in *body) isSendable() bool {
+	switch {
+	case in == nil:
+		return true
+	case in.data == nil || in.err != nil:
+		return false
+	}
+	return in.whole || in.rest == nil || in.rest.owner.Load() == nil
 }
 
 // probe sees whether anything follows what was read. Also of a body of which the
@@ -65,6 +100,9 @@ func (in *body) end(err error, length int64) {
 	}
 }
 
+// isArriving reports whether the client has more to send than was read.
+func (in *body) isArriving() bool { return in != nil && in.rest != nil }
+
 // restore gives r the body to send, from its first byte. It may be called for
 // each attempt. It returns what is sent, if that is all in memory. Only a plain
 // reader over memory lets net/http send head and body in one write.
@@ -79,6 +117,9 @@ func (in *body) restore(r *http.Request) *sending {
 		return nil
 	case in.whole:
 		return in.restoreWhole(r)
+	case in.left:
+		in.restoreLeft(r)
+		return nil
 	case in.err != nil:
 		r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(in.data), failing{in.err}))
 		return nil
@@ -103,6 +144,15 @@ func (in *body) restoreWhole(r *http.Request) *sending {
 	out := &sending{reader: bytes.NewReader(in.data), body: in}
 	r.Body = io.NopCloser(out.reader)
 	return out
+}
+
+// restoreLeft gives r its body as this attempt may read it. If it is not the one that was
+// given for the attempt before, Caddy has it whole (request_buffers) and gave it anew.
+func (in *body) restoreLeft(r *http.Request) {
+	if given, ok := r.Body.(*restReader); !ok || given.rest != in.rest {
+		in.rest = newRest(nil, r.Body, nil)
+	}
+	r.Body = &restReader{in.rest}
 }
 
 // sending is a body that one attempt sends from memory.
@@ -180,6 +230,9 @@ func (a *restReader) Read(p []byte) (int, error) {
 	}
 	return a.rest.reader.Read(p)
 }
+
+// Close implements io.Closer. The server closes what is its own.
+func (a *restReader) Close() error { return nil }
 
 // failing is the end of a body that could not be read: whoever sends it gets the
 // error that reading it gave, so that Caddy answers as it would have.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"weak"
@@ -237,6 +238,52 @@ func TestTheRestBelongsToTheFirstAttemptThatReadsIt(t *testing.T) {
 	n, err := first.Read(make([]byte, 1))
 	require.Zero(t, n)
 	require.ErrorIs(t, err, errBodySent, "two attempts read the same client")
+}
+
+// TestABodyThatIsNotReadCanBeSentUntilItIsBegun has attempts at a body that nothing is
+// held of.
+func TestABodyThatIsNotReadCanBeSentUntilItIsBegun(t *testing.T) {
+	const sent = "not a prompt"
+	owned := &closeCounter{Reader: strings.NewReader(sent)}
+	r := bodyRequest(owned, -1)
+	r.Body = owned
+	b := newBudget(1 << 30)
+	in := leaveBody(r, b)
+	require.True(t, in.isSendable())
+
+	in.restore(r)
+	first := r.Body
+	in.restore(r)
+	require.True(t, in.isSendable(), "nobody has read of it")
+	got, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.Equal(t, sent, string(got))
+	require.False(t, in.isSendable())
+	for _, other := range []func() io.Reader{
+		func() io.Reader { return first },
+		func() io.Reader { in.restore(r); return r.Body },
+		func() io.Reader { require.Nil(t, in.lend(r), "to another policy"); return r.Body },
+	} {
+		got, err = io.ReadAll(other())
+		require.ErrorIs(t, err, errBodySent, "an engine would take the request for empty")
+		require.Empty(t, got)
+	}
+	require.NoError(t, r.Body.Close())
+	require.Zero(t, owned.closed)
+	in.letGo()
+	require.Zero(t, b.used.Load())
+}
+
+// TestABodyThatCaddyHoldsIsSentAsCaddyGivesIt has Caddy give it anew for each attempt.
+func TestABodyThatCaddyHoldsIsSentAsCaddyGivesIt(t *testing.T) {
+	r := bodyRequest(strings.NewReader("held"), 4)
+	in := leaveBody(r, newBudget(0))
+	for range 3 {
+		r.Body = io.NopCloser(strings.NewReader("held"))
+		got, err := restored(in, r)
+		require.NoError(t, err)
+		require.Equal(t, "held", string(got))
+	}
 }
 
 func TestAWholeBodyIsSentWithItsLength(t *testing.T) {

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 // overPolicies runs a test with each policy, for what they have in common.
 func overPolicies(t *testing.T, test func(t *testing.T, policy string)) {
-	for _, policy := range []string{"cache_aware", "prefix_hash"} {
+	for _, policy := range []string{"cache_aware", "prefix_hash", "kv_aware"} {
 		t.Run(policy, func(t *testing.T) { test(t, policy) })
 	}
 }
@@ -58,6 +58,7 @@ type mockEngine struct {
 	requests []received
 	open     int
 	respond  http.HandlerFunc // nil: answer
+	tell     http.HandlerFunc // what the plugin asks, but the metrics; nil: nothing
 }
 
 // received is one request as an engine got it.
@@ -92,6 +93,10 @@ func (e *mockEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, page)
 		return
 	}
+	if r.UserAgent() == "caddy-inference" {
+		e.asked(w, r)
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	e.mu.Lock()
 	e.requests = append(e.requests, received{r.URL.Path, r.Header.Clone(), r.ContentLength, body})
@@ -108,6 +113,24 @@ func (e *mockEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	respond(w, r)
+}
+
+// asked answers a question of the plugin's own. It is not among the requests.
+func (e *mockEngine) asked(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	tell := e.tell
+	e.mu.Unlock()
+	if tell == nil {
+		tell = http.NotFound
+	}
+	tell(w, r)
+}
+
+// tellWith sets what the engine tells the plugin from now on.
+func (e *mockEngine) tellWith(f http.HandlerFunc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tell = f
 }
 
 // answer answers a chat with one word and counts as an engine would, had it

@@ -150,6 +150,77 @@ func (p *PrefixHash) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
+// UnmarshalCaddyfile sets up the policy from Caddyfile tokens:
+//
+//	lb_policy kv_aware {
+//		engine           vllm|sglang|auto
+//		events           [<upstream>] <endpoint>
+//		replay           [<upstream>] <endpoint>
+//		tokenizer        remote|none
+//		tokenize_timeout <duration>
+//		max_index_size   <size>
+//		<options of all policies>
+//	}
+//
+// events and replay may be there several times, for one upstream each. See
+// parsePolicyOption for the options of all policies.
+func (k *KVAware) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // consume policy name
+	if d.NextArg() {
+		return d.Errf("kv_aware: unexpected argument '%s'; options go in a block", d.Val())
+	}
+	for d.NextBlock(0) {
+		if err := k.unmarshalOption(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const kvAwareOptions = "engine, events, replay, tokenizer, tokenize_timeout, max_index_size"
+
+func (k *KVAware) unmarshalOption(d *caddyfile.Dispenser) error {
+	switch d.Val() {
+	case "engine":
+		return parseWord(d, "kv_aware", &k.Engine, anyEngine, vllm, sglang)
+	case "events":
+		return k.parseEndpoint(d, func(e *EventSource) *string { return &e.Endpoint })
+	case "replay":
+		return k.parseEndpoint(d, func(e *EventSource) *string { return &e.Replay })
+	case "tokenizer":
+		return parseWord(d, "kv_aware", &k.Tokenizer, remoteTokenizing, noTokenizing)
+	case "tokenize_timeout":
+		return parseDuration(d, "kv_aware", &k.TokenizeTimeout)
+	case "max_index_size":
+		return parseSize(d, "kv_aware", &k.MaxIndexSize)
+	}
+	return parsePolicyOption(d, "kv_aware", &k.Policy, kvAwareOptions)
+}
+
+// parseEndpoint parses the arguments of an option that names an endpoint, of one upstream or
+// of all others.
+func (k *KVAware) parseEndpoint(d *caddyfile.Dispenser, of func(*EventSource) *string) error {
+	option, args := d.Val(), d.RemainingArgs()
+	if len(args) != 1 && len(args) != 2 {
+		return d.Errf("kv_aware: %s takes an endpoint, such as tcp://*:5557, after the upstream if it is of that one alone", option)
+	}
+	upstream, endpoint := "", args[len(args)-1]
+	if len(args) == 2 {
+		upstream = args[0]
+	}
+	i := slices.IndexFunc(k.Events, func(e EventSource) bool { return e.Upstream == upstream })
+	if i < 0 {
+		i = len(k.Events)
+		k.Events = append(k.Events, EventSource{Upstream: upstream})
+	}
+	place := of(&k.Events[i])
+	if *place != "" {
+		return d.Errf("kv_aware: %s is there twice for the same upstream; keep one", option)
+	}
+	*place = endpoint
+	return nil
+}
+
 // parsePolicyOption parses an option that all policies of this plugin take. others
 // are the options that the module takes besides:
 //
@@ -347,4 +418,5 @@ var (
 	_ caddyfile.Unmarshaler = (*App)(nil)
 	_ caddyfile.Unmarshaler = (*CacheAware)(nil)
 	_ caddyfile.Unmarshaler = (*PrefixHash)(nil)
+	_ caddyfile.Unmarshaler = (*KVAware)(nil)
 )

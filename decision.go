@@ -50,6 +50,8 @@ type decision struct {
 	holderQueued int    // tokens queued there
 
 	tokenCounts
+	asked      bool   // the policy goes by exact knowledge
+	inexact    string // why there was none of the chosen upstream; empty if there was
 	cut        string // the limit beyond which the body was not read
 	firstToken time.Duration
 	broken     bool // the answer did not come to its end
@@ -68,6 +70,7 @@ func (d *decision) choose(t *ticket, choice selection.Choice, why reason, queued
 	d.attempts = t.attempts
 	d.queued = queued
 	d.holder, d.holderQueued = "", 0
+	d.asked, d.inexact = t.exact.asked, t.exact.inexact
 	d.cut = t.cut
 	d.broken, d.firstToken = false, 0
 	d.tokenCounts = tokenCounts{prompt: t.tokens, best: choice.BestHeld, held: choice.Held, cached: -1}
@@ -84,10 +87,21 @@ func (d *decision) answered(t *ticket, said usage) {
 		return
 	}
 	if d.prompt > 0 {
-		scale := func(n int) int { return int(int64(n) * int64(said.prompt) / int64(d.prompt)) }
-		d.best, d.held = scale(d.best), scale(d.held)
+		d.best, d.held = t.scale(d.best, said.prompt), t.scale(d.held, said.prompt)
 	}
 	d.prompt = said.prompt
+}
+
+// scale puts what was believed to be held of the prompt on the scale of what the engine
+// counted in it. Of several prompts only the first is believed held, while the engine counts
+// for each what they have in common, such as the query of a ranking: what is held of the
+// first is no more for that.
+func (t *ticket) scale(held, counted int) int {
+	scaled := int(int64(held) * int64(counted) / int64(t.decision.prompt))
+	if t.several {
+		return min(scaled, held)
+	}
+	return scaled
 }
 
 func (d *decision) logField() zap.Field { return zap.Object("inference", d) }
@@ -118,6 +132,12 @@ func (d *decision) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if d.holder != "" {
 		enc.AddString("holder", d.holder)
 		enc.AddInt("holder_queued_tokens", d.holderQueued)
+	}
+	if d.asked {
+		enc.AddBool("exact", d.inexact == "")
+	}
+	if d.inexact != "" {
+		enc.AddString("inexact", d.inexact)
 	}
 	if d.cut != "" {
 		enc.AddString("cut", d.cut)
@@ -174,6 +194,10 @@ func (d *decision) placeholder(key string) (any, bool) {
 		return d.holder, true
 	case "holder_queued_tokens":
 		return d.holderQueued, true
+	case "exact":
+		return d.asked && d.inexact == "", true
+	case "inexact":
+		return d.inexact, true
 	case "cut":
 		return d.cut, true
 	case "broken":

@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/caddy-inference/caddy-inference/coding"
+	"github.com/caddy-inference/caddy-inference/kvevents"
+	"github.com/caddy-inference/caddy-inference/prompt"
 	"github.com/caddy-inference/caddy-inference/selection"
 )
 
@@ -108,6 +110,66 @@ func BenchmarkDecisionOfEncoded(b *testing.B) {
 	}
 }
 
+// BenchmarkDecisionByTokens is a decision of kv_aware on a body with token ids, in front of
+// engines that all hold its beginning and say so: what BenchmarkDecision is, and ids are
+// parsed, looked up and expected.
+func BenchmarkDecisionByTokens(b *testing.B) {
+	for _, tokens := range []int{1024, 16384, 131072} {
+		for _, workers := range []int{1, 8, 64} {
+			b.Run(fmt.Sprintf("tokens=%d/workers=%d", tokens, workers), func(b *testing.B) {
+				ids := someIDs(rand.New(rand.NewPCG(1, 1)), tokens)
+				sent := []byte(completion(ids))
+				policy, pool := benchmarkKVAware(b, workers)
+				rt := policy.router
+				m := rt.members(pool)
+				for _, w := range m.workers {
+					tell(rt.state, w, ids)
+				}
+				t := &ticket{state: rt.state, owner: &policy.Policy, body: &body{whole: true}, api: prompt.Completions, rank: -1}
+				r := httptest.NewRequest(http.MethodPost, "/v1/completions", nil)
+				benchmark(b, sent, func() {}, func() {
+					t.body.data = sent
+					t.cause = t.parse("/v1/completions", int64(len(sent)))
+					t.identify(r)
+					candidates := t.candidates(rt, pool, m)
+					choice, reservation := policy.choose(t, candidates)
+					if !t.exact.informed || choice.Reason != selection.Hit {
+						b.Fatal(t.exact.unknown, choice)
+					}
+					t.placed(rt, m, reservation, choice)
+					reservation.Release(rt.state.clock.now())
+					rt.state.putScratch(t.scratch)
+				})
+			})
+		}
+	}
+}
+
+// tell has the state know that a worker holds a prompt, as if its engine had said so.
+func tell(s *state, w *worker, ids []uint32) {
+	f, handle := &feed{state: s, worker: w}, s.index.Add()
+	f.handle.Store(&handle)
+	f.status.Store(&kvevents.Status{State: kvevents.Synced})
+	w.feed.Store(f)
+	names := make([]kvevents.Hash, len(ids)/16)
+	for i := range names {
+		names[i] = kvevents.Hash(i + 1)
+	}
+	f.Apply(&kvevents.Batch{Events: []kvevents.Event{{
+		Kind: kvevents.Stored, Hashes: names, Tokens: ids, TokenWidth: 1, BlockSize: 16, Tier: kvevents.TierDevice,
+	}}})
+}
+
+// benchmarkKVAware provisions a policy in front of upstreams that nobody dials.
+func benchmarkKVAware(tb testing.TB, workers int) (*KVAware, reverseproxy.UpstreamPool) {
+	tb.Helper()
+	ctx, err := caddy.ProvisionContext(&caddy.Config{Admin: &caddy.AdminConfig{Disabled: true}})
+	require.NoError(tb, err)
+	module, err := ctx.LoadModuleByID("http.reverse_proxy.selection_policies.kv_aware", json.RawMessage(`{"tokenizer":"none"}`))
+	require.NoError(tb, err)
+	return module.(*KVAware), benchmarkPool(workers)
+}
+
 // BenchmarkSelect is all that the policy adds to a request on its way to the
 // engine: reading the body, a ticket with its log field and placeholders, the
 // decision, and what is done when the answer begins and ends.
@@ -176,9 +238,13 @@ func benchmarkPolicy(tb testing.TB, workers int) (*CacheAware, reverseproxy.Upst
 	require.NoError(tb, err)
 	module, err := ctx.LoadModuleByID("http.reverse_proxy.selection_policies.cache_aware", json.RawMessage(`{}`))
 	require.NoError(tb, err)
+	return module.(*CacheAware), benchmarkPool(workers)
+}
+
+func benchmarkPool(workers int) reverseproxy.UpstreamPool {
 	pool := make(reverseproxy.UpstreamPool, workers)
 	for i := range pool {
 		pool[i] = &reverseproxy.Upstream{Host: new(reverseproxy.Host), Dial: fmt.Sprintf("192.0.2.%d:8000", i+1)}
 	}
-	return module.(*CacheAware), pool
+	return pool
 }

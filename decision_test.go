@@ -137,6 +137,20 @@ func TestTheEnginesCountsReplaceTheEstimate(t *testing.T) {
 	}
 }
 
+// TestWhatIsHeldOfTheFirstOfSeveralPromptsIsNoMoreThanThat has an engine count the query of
+// a ranking for each of its documents.
+func TestWhatIsHeldOfTheFirstOfSeveralPromptsIsNoMoreThanThat(t *testing.T) {
+	for counted, expected := range map[int]tokenCounts{
+		13_700: {13_700, 800, 600, -1},
+		500:    {500, 400, 300, -1},
+	} {
+		ticket := decided(t)
+		ticket.several = true
+		ticket.decision.answered(ticket, usage{seen: true, prompt: counted, cached: -1})
+		require.Equal(t, expected, ticket.decision.tokenCounts)
+	}
+}
+
 func BenchmarkDecisionLogged(b *testing.B) {
 	d := &decision{policy: "cache_aware", upstream: "10.0.0.1:8000", model: newState().models.Get(nil), reason: reason(selection.Hit), cached: -1}
 	enc := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig())

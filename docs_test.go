@@ -13,16 +13,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/caddy-inference/caddy-inference/kvevents"
 	"github.com/caddy-inference/caddy-inference/prompt"
 	"github.com/caddy-inference/caddy-inference/selection"
 )
 
-// page reads the policy's page in docs.
+// page reads the pages in docs that tell what is logged and measured.
 func page(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("docs/cache_aware.md")
-	require.NoError(t, err)
-	return string(text)
+	var pages string
+	for _, name := range []string{"docs/cache_aware.md", "docs/kv_aware.md"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		pages += string(text)
+	}
+	return pages
 }
 
 // TestTheDocsNameTheMetricsThereAre compares both ways.
@@ -51,6 +56,7 @@ func TestTheDocsNameTheMetricsThereAre(t *testing.T) {
 func TestTheDocsNameTheLogFieldsThereAre(t *testing.T) {
 	d := decided(t).decision
 	d.cause, d.cut, d.holder, d.broken, d.firstToken, d.cached = "c", "c", "h", true, 1, 1
+	d.asked, d.inexact = true, "i"
 	for field := range logged(t, &d) {
 		require.Regexp(t, "(?m)^\\| .*`"+field+"`.*\\|", page(t))
 	}
@@ -84,7 +90,7 @@ func TestTheDocsSayTheSameInBothForms(t *testing.T) {
 		require.NoError(t, json.Unmarshal(config, &c))
 		return find(c.Apps.HTTP.Servers["srv0"].Routes, "selection_policy")
 	}
-	for _, name := range []string{"docs/cache_aware.md", "docs/prefix_hash.md"} {
+	for _, name := range []string{"docs/cache_aware.md", "docs/prefix_hash.md", "docs/kv_aware.md"} {
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
 		forms := regexp.MustCompile("(?s)<td>\n\n```\n(.*?)```.*?```json\n(.*?)```").FindStringSubmatch(string(text))
@@ -112,6 +118,17 @@ func find(in any, key string) any {
 		return find(slices.Collect(maps.Values(v)), key)
 	}
 	return nil
+}
+
+// TestTheDocsNameTheCausesThereAre looks for every cause for which nothing is known exactly.
+func TestTheDocsNameTheCausesThereAre(t *testing.T) {
+	text, err := os.ReadFile("docs/kv_aware.md")
+	require.NoError(t, err)
+	causes := []string{notAsked, tooMany, kvevents.Connecting.String(), kvevents.Replaying.String(), kvevents.Degraded.String(), kvevents.Blind.String()}
+	causes = append(causes, slices.Collect(maps.Keys(hints))...)
+	for _, cause := range causes {
+		require.Regexp(t, "(?m)^\\| .*`"+cause+"`.*\\|", string(text))
+	}
 }
 
 // TestTheExamplesAreValid provisions the Caddyfiles of examples that need no simulator.

@@ -134,7 +134,7 @@ func aConversationStaysHoweverItsTurnsAreEncoded(t *testing.T, policy string) {
 				require.InDelta(t, len(text)/4, decision["prompt_tokens"], 60, "by its text")
 				if turn > 0 {
 					require.Equal(t, home, which)
-					require.Equal(t, map[string]string{"cache_aware": "hit", "prefix_hash": "owner"}[policy], decision["reason"])
+					require.Equal(t, map[string]string{"cache_aware": "hit", "prefix_hash": "owner", "kv_aware": "hit"}[policy], decision["reason"])
 				}
 				home = which
 			}

@@ -32,6 +32,8 @@ type engine struct {
 	wanted  atomic.Bool // somebody wants an answer from after now
 	failed  atomic.Bool // a request, since it was last asked
 	started float64     // Unix seconds; 0 unknown. Touched by the one who asks
+
+	back chan struct{} // it is likely to answer now: whoever waits to ask again need not
 }
 
 // ask asks w's engine, in the background, how many tokens its cache holds and
@@ -50,6 +52,7 @@ func (s *state) ask(w *worker) {
 
 // check asks w's engine whether it is still the process it was.
 func (s *state) check(w *worker) {
+	w = w.base
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.workers[w.Worker] == w {
@@ -60,8 +63,18 @@ func (s *state) check(w *worker) {
 // checkFailed checks w's engine, which has failed a request in a way that a restart would
 // explain.
 func (s *state) checkFailed(w *worker) {
-	w.engine.failed.Store(true)
+	w.base.engine.failed.Store(true)
 	s.check(w)
+}
+
+// askAnew asks w's engine at once, as it is back: also if it did not answer for so long that
+// it would be asked much later.
+func (s *state) askAnew(w *worker) {
+	s.check(w)
+	select {
+	case w.base.engine.back <- struct{}{}:
+	default:
+	}
 }
 
 // askWhileWanted asks until there is an answer from after it was last wanted.
@@ -79,29 +92,56 @@ func (s *state) askWhileWanted(ctx context.Context, w *worker) {
 // worker left, or a config came that does not reach it by HTTP.
 func (s *state) askUntilAnswered(ctx context.Context, w *worker) bool {
 	failed := false
-	for wait := askFirst; ; wait = min(2*wait, askLast) {
+	select {
+	case <-w.engine.back: // it is asked at once anyway
+	default:
+	}
+	for wait := askFirst; ; {
 		w.engine.wanted.Store(false)
 		failed = w.engine.failed.Swap(false) || failed
 		said, err := askEngine(ctx, w)
 		if err == nil || errors.Is(err, errNoMetrics) {
 			s.heard(w, said, failed)
+			failed = false
+			if asked := s.findSources(ctx, w, said.ranks); asked != nil {
+				err = asked
+			}
 		}
 		if err == nil {
 			return true
 		}
-		if c := s.logger.Load().Check(zap.DebugLevel, "engine did not tell its cache size"); c != nil {
+		if c := s.logger.Load().Check(zap.DebugLevel, "engine did not tell of its cache"); c != nil {
 			c.Write(zap.String("upstream", w.Address()), zap.Error(err))
 		}
 		if errors.Is(err, errNoMetrics) {
 			return true
 		}
-		if errors.Is(err, errNotHTTP) || !w.pause(ctx, s.clock.real(wait)) {
+		if !errors.Is(err, errNotHTTP) {
+			wait = s.waitToAsk(ctx, w, wait)
+		}
+		if errors.Is(err, errNotHTTP) || wait == 0 {
 			if failed {
 				w.engine.failed.Store(true) // for whoever asks next
 			}
 			return false
 		}
 	}
+}
+
+// waitToAsk waits for the next time to ask w's engine, and returns how long to wait after
+// that; 0 if there is no reason to ask any more.
+func (s *state) waitToAsk(ctx context.Context, w *worker, wait time.Duration) time.Duration {
+	timer := time.NewTimer(s.clock.real(wait))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return min(2*wait, askLast)
+	case <-w.engine.back:
+		return askFirst
+	case <-w.left:
+	case <-ctx.Done():
+	}
+	return 0
 }
 
 // pause waits and reports whether there is still reason to: neither has ctx ended nor has
@@ -129,15 +169,18 @@ func (s *state) heard(w *worker, said engineFacts, failed bool) {
 	}
 	changed, untold := before != 0 && w.engine.started != before, failed && said.started == 0
 	if changed || untold {
-		s.forgetPrefixes(w)
-		w.ForgetRate()
-		w.Heard(s.clock.now())
+		for _, r := range append(w.parts(), w) {
+			s.forgetPrefixes(r)
+			r.ForgetRate()
+			r.Heard(s.clock.now())
+		}
 		s.logger.Load().Info("engine was restarted; its cache is taken for empty", zap.String("upstream", w.Address()))
 	}
 	if said.capacity > 0 {
 		w.SetCapacity(said.capacity)
 	}
 	s.fit(w)
+	s.share(w)
 }
 
 // fit limits what w is believed to hold to what its engine has room for. With three
@@ -158,21 +201,9 @@ var (
 
 // askEngine reads the metrics page of w's engine.
 func askEngine(ctx context.Context, w *worker) (engineFacts, error) {
-	transport := w.transport.Load()
-	if transport == nil {
-		return engineFacts{}, errNotHTTP
-	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	ctx = context.WithValue(ctx, caddy.ReplacerCtxKey, caddy.NewReplacer())
-	request := (&http.Request{
-		Method: http.MethodGet,
-		URL:    &url.URL{Host: w.Address(), Path: "/metrics"},
-		Host:   w.Address(),
-		Header: http.Header{"User-Agent": {"caddy-inference"}},
-		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}).WithContext(ctx)
-	response, err := transport.RoundTrip(request)
+	response, err := get(ctx, w, "/metrics")
 	if err != nil {
 		return engineFacts{}, err
 	}
@@ -184,4 +215,22 @@ func askEngine(ctx context.Context, w *worker) (engineFacts, error) {
 		return engineFacts{}, fmt.Errorf("%w: answered %d", errNoMetrics, response.StatusCode)
 	}
 	return readEngineMetrics(io.LimitReader(response.Body, maxEngineMetrics))
+}
+
+// get asks w's engine for a page, as requests are sent there.
+func get(ctx context.Context, w *worker, path string) (*http.Response, error) {
+	w = w.base
+	transport := w.transport.Load()
+	if transport == nil {
+		return nil, errNotHTTP
+	}
+	ctx = context.WithValue(ctx, caddy.ReplacerCtxKey, caddy.NewReplacer())
+	request := (&http.Request{
+		Method: http.MethodGet,
+		URL:    &url.URL{Host: w.Address(), Path: path},
+		Host:   w.Address(),
+		Header: http.Header{"User-Agent": {"caddy-inference"}},
+		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}).WithContext(ctx)
+	return transport.RoundTrip(request)
 }

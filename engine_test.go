@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-inference/caddy-inference/radix"
+	"github.com/caddy-inference/caddy-inference/selection"
 )
 
 // fakeEngine is an engine's metrics page without a network.
@@ -406,5 +407,31 @@ func TestWhatAWorkerIsBelievedToHoldEndsWithItsCache(t *testing.T) {
 		pass(time.Minute)
 		require.LessOrEqual(t, s.tree.Held(*w.prefix.Load()), int64(512*4))
 		require.Positive(t, s.tree.Held(*w.prefix.Load()))
+	})
+}
+
+// TestAnEngineThatIsHealthyAgainIsAskedAtOnce has Caddy's health checks tell, and requests
+// that were not served there, which tell nothing of its health.
+func TestAnEngineThatIsHealthyAgainIsAskedAtOnce(t *testing.T) {
+	inBubble(t, func(n int) (int, string) {
+		if n > 1 && n < 9 {
+			return 0, ""
+		}
+		return http.StatusOK, started(n)
+	}, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		s.seen(w, selection.Unhealthy)
+		pass(70 * time.Second)
+		require.Equal(t, []float64{0, 60, 61, 63, 67, 75, 91, 121}, e.times())
+		s.seen(w, selection.Tried)
+		s.seen(w, selection.Unwanted)
+		s.seen(w, selection.Unhealthy)
+		pass(time.Second)
+		require.Len(t, e.times(), 8)
+		s.seen(w, selection.Available)
+		synctest.Wait()
+		require.Equal(t, 131.0, e.times()[8])
+		requireForgotten(t, s, w)
 	})
 }

@@ -31,6 +31,7 @@ const (
 type engineFacts struct {
 	capacity int     // tokens of its KV cache
 	started  float64 // Unix seconds
+	ranks    int     // data parallel ranks
 }
 
 const (
@@ -56,8 +57,11 @@ func readEngineMetrics(page io.Reader) (engineFacts, error) {
 	var facts engineFacts
 	for _, m := range families[cacheConfigMetric].GetMetric() {
 		facts.capacity += cacheTokens(m.GetLabel())
+		facts.ranks++
 	}
-	facts.capacity += poolTokens(families[poolMetric].GetMetric())
+	tokens, ranks := poolTokens(families[poolMetric].GetMetric())
+	facts.capacity += tokens
+	facts.ranks = min(facts.ranks+ranks, maxRanks)
 	for _, m := range families[processStartMetric].GetMetric() {
 		started := max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())
 		if started > 0 && !math.IsInf(started, 1) { // nor NaN
@@ -129,19 +133,19 @@ func cacheTokens(labels []*dto.LabelPair) int {
 
 // poolTokens reads SGLang's size of a cache: one for each data parallel rank, told
 // by every process that shares it.
-func poolTokens(metrics []*dto.Metric) (tokens int) {
-	ranks := make(map[string]int)
+func poolTokens(metrics []*dto.Metric) (tokens, ranks int) {
+	perRank := make(map[string]int)
 	for _, m := range metrics {
 		n := max(m.GetGauge().GetValue(), m.GetUntyped().GetValue())
 		if n > 0 && n <= maxCacheTokens { // nor NaN
 			rank := labelValue(m.GetLabel(), "dp_rank")
-			ranks[rank] = max(ranks[rank], int(n))
+			perRank[rank] = max(perRank[rank], int(n))
 		}
 	}
-	for _, n := range ranks {
+	for _, n := range perRank {
 		tokens += n
 	}
-	return tokens
+	return tokens, len(perRank)
 }
 
 func labelValue(labels []*dto.LabelPair, name string) string {

@@ -50,38 +50,38 @@ func TestTheMetricsPageTellsTheCacheAndTheStart(t *testing.T) {
 		page     string
 		expected engineFacts
 	}{
-		"tokens":            {page(cacheConfig(0, "16", "1000", `kv_cache_size_tokens="15984",`)), engineFacts{15984, started}},
-		"blocks":            {page(cacheConfig(0, "16", "1000", "")), engineFacts{16000, started}},
-		"tokens unknown":    {page(cacheConfig(0, "16", "1000", `kv_cache_size_tokens="None",`)), engineFacts{16000, started}},
-		"blocks unknown":    {page(cacheConfig(0, "16", "None", "")), engineFacts{0, started}},
-		"all unknown":       {page(cacheConfig(0, "None", "None", `kv_cache_size_tokens="None",`)), engineFacts{0, started}},
-		"no block size":     {page(cacheConfig(0, "", "1000", "")), engineFacts{0, started}},
-		"ranks":             {page(cacheConfig(0, "16", "1000", ""), cacheConfig(1, "16", "1000", ""), cacheConfig(2, "16", "None", "")), engineFacts{32000, started}},
-		"ranks with tokens": {page(cacheConfig(0, "16", "9", `kv_cache_size_tokens="100",`), cacheConfig(1, "16", "9", `kv_cache_size_tokens="50",`)), engineFacts{150, started}},
-		"negative":          {page(cacheConfig(0, "-16", "-1000", `kv_cache_size_tokens="-5",`)), engineFacts{0, started}},
-		"beyond belief":     {page(cacheConfig(0, "1099511627776", "1099511627776", `kv_cache_size_tokens="9223372036854775807",`)), engineFacts{0, started}},
-		"no cache":          {page(), engineFacts{0, started}},
-		"no types":          {"process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 5}},
-		"two processes":     {"process_start_time_seconds{pid=\"1\"} 5\nprocess_start_time_seconds{pid=\"2\"} 7\n", engineFacts{0, 7}},
-		"no start":          {cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+		"tokens":            {page(cacheConfig(0, "16", "1000", `kv_cache_size_tokens="15984",`)), engineFacts{15984, started, 1}},
+		"blocks":            {page(cacheConfig(0, "16", "1000", "")), engineFacts{16000, started, 1}},
+		"tokens unknown":    {page(cacheConfig(0, "16", "1000", `kv_cache_size_tokens="None",`)), engineFacts{16000, started, 1}},
+		"blocks unknown":    {page(cacheConfig(0, "16", "None", "")), engineFacts{0, started, 1}},
+		"all unknown":       {page(cacheConfig(0, "None", "None", `kv_cache_size_tokens="None",`)), engineFacts{0, started, 1}},
+		"no block size":     {page(cacheConfig(0, "", "1000", "")), engineFacts{0, started, 1}},
+		"ranks":             {page(cacheConfig(0, "16", "1000", ""), cacheConfig(1, "16", "1000", ""), cacheConfig(2, "16", "None", "")), engineFacts{32000, started, 3}},
+		"ranks with tokens": {page(cacheConfig(0, "16", "9", `kv_cache_size_tokens="100",`), cacheConfig(1, "16", "9", `kv_cache_size_tokens="50",`)), engineFacts{150, started, 2}},
+		"negative":          {page(cacheConfig(0, "-16", "-1000", `kv_cache_size_tokens="-5",`)), engineFacts{0, started, 1}},
+		"beyond belief":     {page(cacheConfig(0, "1099511627776", "1099511627776", `kv_cache_size_tokens="9223372036854775807",`)), engineFacts{0, started, 1}},
+		"no cache":          {page(), engineFacts{0, started, 0}},
+		"no types":          {"process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 5, 1}},
+		"two processes":     {"process_start_time_seconds{pid=\"1\"} 5\nprocess_start_time_seconds{pid=\"2\"} 7\n", engineFacts{0, 7, 0}},
+		"no start":          {cacheConfig(0, "16", "2", ""), engineFacts{32, 0, 1}},
 		"no time":           {"process_start_time_seconds NaN\n", engineFacts{}},
 		"endless time":      {"process_start_time_seconds +Inf\n", engineFacts{}},
 		"negative time":     {"process_start_time_seconds -1\n", engineFacts{}},
-		"cut at the end":    {page(cacheConfig(0, "16", "2", "")) + "process_start_time_seconds 9.9e+", engineFacts{32, started}},
-		"lines end in CRLF": {"other 1\r\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
-		"another engine":    {"sglang:num_running_reqs{model_name=\"m\"} 3\nprocess_start_time_seconds 5\n", engineFacts{0, 5}},
-		"SGLang":            {"# TYPE sglang:max_total_num_tokens gauge\nsglang:max_total_num_tokens{model_name=\"m\",tp_rank=\"0\"} 471258.0\n", engineFacts{471258, 0}},
+		"cut at the end":    {page(cacheConfig(0, "16", "2", "")) + "process_start_time_seconds 9.9e+", engineFacts{32, started, 1}},
+		"lines end in CRLF": {"other 1\r\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0, 1}},
+		"another engine":    {"sglang:num_running_reqs{model_name=\"m\"} 3\nprocess_start_time_seconds 5\n", engineFacts{0, 5, 0}},
+		"SGLang":            {"# TYPE sglang:max_total_num_tokens gauge\nsglang:max_total_num_tokens{model_name=\"m\",tp_rank=\"0\"} 471258.0\n", engineFacts{471258, 0, 1}},
 		"SGLang's ranks": {"sglang:max_total_num_tokens{dp_rank=\"0\",tp_rank=\"0\"} 100\nsglang:max_total_num_tokens{dp_rank=\"0\",tp_rank=\"1\"} 100\n" +
-			"sglang:max_total_num_tokens{dp_rank=\"1\",tp_rank=\"0\"} 90\n", engineFacts{190, 0}},
+			"sglang:max_total_num_tokens{dp_rank=\"1\",tp_rank=\"0\"} 90\n", engineFacts{190, 0, 2}},
 		"SGLang, no number": {"sglang:max_total_num_tokens NaN\n", engineFacts{}},
 		"names that begin alike": {"vllm:cache_config_info_total{block_size=\"16\",num_gpu_blocks=\"5\"} 1\n" +
 			"process_start_time_seconds_total 5\n", engineFacts{}},
-		"junk around it":              {"<html>\x00\xff }{ \n{{{\n" + cacheConfig(0, "16", "2", "") + "also # not 1 2 3 a page\n", engineFacts{32, 0}},
+		"junk around it":              {"<html>\x00\xff }{ \n{{{\n" + cacheConfig(0, "16", "2", "") + "also # not 1 2 3 a page\n", engineFacts{32, 0, 1}},
 		"junk":                        {"<!doctype html><title>hello</title>", engineFacts{}},
 		"nothing":                     {"", engineFacts{}},
-		"a long line before":          {strings.Repeat("x", 3*maxMetricsLine) + " process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
-		"a long line with ours in it": {strings.Repeat("x", maxMetricsLine) + "process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
-		"a long line of ours":         {"process_start_time_seconds" + strings.Repeat(" ", maxMetricsLine) + "5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0}},
+		"a long line before":          {strings.Repeat("x", 3*maxMetricsLine) + " process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0, 1}},
+		"a long line with ours in it": {strings.Repeat("x", maxMetricsLine) + "process_start_time_seconds 5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0, 1}},
+		"a long line of ours":         {"process_start_time_seconds" + strings.Repeat(" ", maxMetricsLine) + "5\n" + cacheConfig(0, "16", "2", ""), engineFacts{32, 0, 1}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestAHugePageIsReadToItsLimit(t *testing.T) {
 	e := newFakeEngine(func(int) (int, string) { return http.StatusOK, page })
 	facts, err := askEngine(t.Context(), e.worker(newState()))
 	require.NoError(t, err)
-	require.Equal(t, engineFacts{capacity: 16000}, facts)
+	require.Equal(t, engineFacts{capacity: 16000, ranks: 1}, facts)
 }
 
 func FuzzEngineMetrics(f *testing.F) {

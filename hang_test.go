@@ -6,8 +6,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
 )
 
 // TestAnEngineThatNeverAnswersDrawsNoMoreRequests has one of three engines hang, whatever
@@ -66,4 +70,41 @@ func TestAnEngineThatNeverAnswersDrawsNoMoreRequests(t *testing.T) {
 			requireIdle(t)
 		})
 	}
+}
+
+// TestThatAWorkerIsSilentIsToldOnce has requests wait for one, give up, and be answered at last.
+func TestThatAWorkerIsSilentIsToldOnce(t *testing.T) {
+	const (
+		began = "warn: upstream takes requests and is silent; others are preferred to it"
+		ended = "info: upstream is no longer silent"
+	)
+	inSuspicion(t, func(s *state, w *worker, _ *door, logs *observer.ObservedLogs) {
+		wait := func() *fleet.Reservation {
+			r := w.Place(100, s.clock.now())
+			r.Expect(fleet.Streamed, r.Charged())
+			return r
+		}
+		first := wait()
+		pass(2 * time.Second)
+		require.Empty(t, messages(logs), "it has time")
+		pass(8 * time.Second)
+		require.Equal(t, []string{began}, messages(logs))
+		require.Equal(t, w.Address(), logs.All()[0].ContextMap()["upstream"])
+		require.LessOrEqual(t, logs.All()[0].ContextMap()["overdue"], 2*time.Second)
+		first.Release(s.clock.now())
+		pass(10 * time.Minute)
+		require.Zero(t, w.Overdue(s.clock.now()))
+		second := wait()
+		pass(time.Minute)
+		require.Equal(t, []string{began}, messages(logs), "nothing was heard")
+
+		second.FirstToken(s.clock.now())
+		pass(time.Minute)
+		require.Equal(t, []string{began, ended}, messages(logs))
+		second.Release(s.clock.now())
+		third := wait()
+		pass(time.Minute)
+		require.Equal(t, []string{began, ended, began}, messages(logs))
+		third.Release(s.clock.now())
+	})
 }

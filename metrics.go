@@ -1,6 +1,8 @@
 package inference
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
@@ -27,12 +29,16 @@ type metrics struct {
 	suspicions *prometheus.CounterVec   // upstream, cause
 	queue      *prometheus.HistogramVec // policy
 	first      *prometheus.HistogramVec // upstream
+	promptIDs  *prometheus.CounterVec   // policy, source, cause
+	tokenizer  *prometheus.HistogramVec // outcome
 
 	prompt   *prometheus.CounterVec // upstream, model; so are all below
 	best     *prometheus.CounterVec
 	held     *prometheus.CounterVec
 	cached   *prometheus.CounterVec
 	reported *prometheus.CounterVec
+
+	events *eventMetrics
 
 	inFlight  *prometheus.Desc // upstream; so are all up to overdue
 	queued    *prometheus.Desc
@@ -50,6 +56,8 @@ type metrics struct {
 	treeEvictions *prometheus.Desc
 	bodyBytes     *prometheus.Desc
 	bodyLimit     *prometheus.Desc
+	memoBytes     *prometheus.Desc
+	memoLimit     *prometheus.Desc
 }
 
 func newMetrics(s *state) *metrics {
@@ -80,11 +88,17 @@ func newMetrics(s *state) *metrics {
 		first: histogram("first_token_seconds", "Time from the choice of an upstream to the first output token of a streamed answer.",
 			prometheus.ExponentialBuckets(0.01, 2, 14), "upstream"),
 
+		promptIDs: counter("prompt_ids_total", "Requests whose token ids were wanted, by where these were looked for, and the cause if they are not known.", "policy", "source", "cause"),
+		tokenizer: histogram("tokenize_seconds", "Time of calls to engines for token ids, by what came of them.",
+			prometheus.ExponentialBuckets(0.001, 2, 13), "outcome"),
+
 		prompt:   counter("prompt_tokens_total", "Prompt tokens of answered requests with a prompt to route on, or whose engine counted it; as the engine counted them, else estimated.", "upstream", "model"),
 		best:     counter("best_held_tokens_total", "Of the prompt tokens, those that some upstream was believed to hold.", "upstream", "model"),
 		held:     counter("held_tokens_total", "Of the prompt tokens, those that the chosen upstream was believed to hold.", "upstream", "model"),
 		cached:   counter("cached_tokens_total", "Of the prompt tokens, those that the engine reported to have found in its cache.", "upstream", "model"),
 		reported: counter("reported_prompt_tokens_total", "Prompt tokens of the requests whose engine reported cached tokens: what cached_tokens_total is a part of.", "upstream", "model"),
+
+		events: newEventMetrics(),
 
 		inFlight:  desc("requests_in_flight", "Requests placed on the upstream and not ended.", "upstream"),
 		queued:    desc("queued_tokens", "Uncached prompt tokens placed on the upstream that wait for their first output token.", "upstream"),
@@ -102,6 +116,8 @@ func newMetrics(s *state) *metrics {
 		treeEvictions: desc("tree_evictions_total", "Nodes evicted from the tree of prefixes to keep it within its limit."),
 		bodyBytes:     desc("buffered_bytes", "Bytes of request bodies held."),
 		bodyLimit:     desc("buffered_limit_bytes", "Bytes of request bodies that may be held."),
+		memoBytes:     desc("token_memo_bytes", "Memory used to remember token ids of prompts."),
+		memoLimit:     desc("token_memo_limit_bytes", "Memory that may be used to remember token ids of prompts."),
 	}
 }
 
@@ -112,7 +128,7 @@ type vector interface {
 }
 
 func (m *metrics) vectors() []vector {
-	return []vector{m.decisions, m.fallbacks, m.unplaced, m.cut, m.suspicions, m.queue, m.first, m.prompt, m.best, m.held, m.cached, m.reported}
+	return append(m.events.vectors(), m.decisions, m.fallbacks, m.unplaced, m.cut, m.suspicions, m.queue, m.first, m.promptIDs, m.tokenizer, m.prompt, m.best, m.held, m.cached, m.reported)
 }
 
 // Describe implements prometheus.Collector.
@@ -122,8 +138,11 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		m.inFlight, m.queued, m.decoding, m.recent, m.rate, m.capacity, m.believed, m.suspected, m.overdue,
-		m.treeBytes, m.treeLimit, m.treeNodes, m.treeEvictions, m.bodyBytes, m.bodyLimit,
+		m.treeBytes, m.treeLimit, m.treeNodes, m.treeEvictions, m.bodyBytes, m.bodyLimit, m.memoBytes, m.memoLimit,
 	} {
+		ch <- d
+	}
+	for _, d := range m.events.descs() {
 		ch <- d
 	}
 }
@@ -133,29 +152,29 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, v := range m.vectors() {
 		v.Collect(ch)
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
 	now := m.state.clock.now()
 	for _, w := range m.state.members() {
 		load := w.Load()
-		gauge(m.inFlight, float64(load.InFlight()), w.Address())
-		gauge(m.queued, float64(load.Queued()), w.Address())
-		gauge(m.decoding, float64(w.Decoding()), w.Address())
-		gauge(m.recent, w.Recent(now), w.Address())
-		gauge(m.rate, w.PrefillRate(now), w.Address())
-		gauge(m.capacity, float64(w.Capacity()), w.Address())
-		gauge(m.believed, float64(m.state.tree.Held(*w.prefix.Load())), w.Address())
-		gauge(m.suspected, float64(w.suspicions()), w.Address())
-		gauge(m.overdue, w.Overdue(now).Seconds(), w.Address())
+		gauge(ch, m.inFlight, float64(load.InFlight()), w.Address())
+		gauge(ch, m.queued, float64(load.Queued()), w.Address())
+		gauge(ch, m.decoding, float64(w.Decoding()), w.Address())
+		gauge(ch, m.recent, w.Recent(now), w.Address())
+		gauge(ch, m.rate, w.PrefillRate(now), w.Address())
+		gauge(ch, m.capacity, float64(w.Capacity()), w.Address())
+		gauge(ch, m.believed, float64(m.state.tree.Held(*w.prefix.Load())), w.Address())
+		gauge(ch, m.suspected, float64(w.suspicions()), w.Address())
+		gauge(ch, m.overdue, w.Overdue(now).Seconds(), w.Address())
 	}
 	tree := m.state.tree.Stats()
-	gauge(m.treeBytes, float64(tree.Bytes))
-	gauge(m.treeLimit, float64(tree.MaxBytes))
-	gauge(m.treeNodes, float64(tree.Nodes))
-	ch <- prometheus.MustNewConstMetric(m.treeEvictions, prometheus.CounterValue, float64(tree.Evicted))
-	gauge(m.bodyBytes, float64(m.state.buffered.used.Load()))
-	gauge(m.bodyLimit, float64(m.state.buffered.limit.Load()))
+	gauge(ch, m.treeBytes, float64(tree.Bytes))
+	gauge(ch, m.treeLimit, float64(tree.MaxBytes))
+	gauge(ch, m.treeNodes, float64(tree.Nodes))
+	total(ch, m.treeEvictions, tree.Evicted)
+	gauge(ch, m.bodyBytes, float64(m.state.buffered.used.Load()))
+	gauge(ch, m.bodyLimit, float64(m.state.buffered.limit.Load()))
+	gauge(ch, m.memoBytes, float64(m.state.tokenMemo.bytes()))
+	gauge(ch, m.memoLimit, maxTokenMemo)
+	m.events.collect(m.state, ch)
 }
 
 // choiceCounters count the choices of a worker by one policy, for each reason
@@ -168,7 +187,7 @@ func (m *metrics) choices(policy string, w *worker) (c choiceCounters) {
 	w.series.RLock()
 	defer w.series.RUnlock()
 	for why := reason(selection.None) + 1; int(why) < reasons; why++ {
-		if w.gone {
+		if w.uncounted {
 			c[why] = m.nobody
 			continue
 		}
@@ -181,7 +200,7 @@ func (m *metrics) choices(policy string, w *worker) (c choiceCounters) {
 func (m *metrics) suspicion(w *worker, why blame) {
 	w.series.RLock()
 	defer w.series.RUnlock()
-	if !w.gone {
+	if !w.uncounted {
 		m.suspicions.WithLabelValues(w.Address(), string(why)).Inc()
 	}
 }
@@ -190,7 +209,7 @@ func (m *metrics) suspicion(w *worker, why blame) {
 func (m *metrics) firstToken(w *worker, seconds float64) {
 	w.series.RLock()
 	defer w.series.RUnlock()
-	if !w.gone {
+	if !w.uncounted {
 		m.first.WithLabelValues(w.Address()).Observe(seconds)
 	}
 }
@@ -199,7 +218,7 @@ func (m *metrics) firstToken(w *worker, seconds float64) {
 func (m *metrics) tokens(w *worker, model *fleet.Model, n tokenCounts) {
 	w.series.RLock()
 	defer w.series.RUnlock()
-	if w.gone {
+	if w.uncounted {
 		return
 	}
 	upstream, name := w.Address(), model.Name()
@@ -212,11 +231,21 @@ func (m *metrics) tokens(w *worker, model *fleet.Model, n tokenCounts) {
 	}
 }
 
+// ids counts a request whose token ids were looked for somewhere.
+func (m *metrics) ids(policy, source, cause string) {
+	m.promptIDs.WithLabelValues(policy, source, cause).Inc()
+}
+
+// tokenized observes a call for token ids.
+func (m *metrics) tokenized(outcome string, took time.Duration) {
+	m.tokenizer.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
 // forget deletes the series of an upstream that is gone, for good.
 func (m *metrics) forget(w *worker) {
 	w.series.Lock()
 	defer w.series.Unlock()
-	w.gone = true
+	w.uncounted = true
 	for _, v := range m.vectors() {
 		v.DeletePartialMatch(prometheus.Labels{"upstream": w.Address()})
 	}

@@ -7,6 +7,7 @@
 // the selection policies that know this:
 //
 //   - cache_aware remembers what it sent where.
+//   - kv_aware knows from the engines' own events what each holds.
 //   - prefix_hash has each beginning of a prompt owned by a replica, which several
 //     routers find without knowing of each other.
 //
@@ -16,7 +17,8 @@
 //
 // This package is the rim: it alone knows Caddy. What a request asks an engine to
 // prefill is found by package prompt, what was sent where is kept by package
-// radix, who is how busy by package fleet, and the choice is made by package
+// radix, what engines say that they hold comes by package kvevents and is kept by
+// kvindex, who is how busy by package fleet, and the choice is made by package
 // selection. A request can be followed in Policy.route.
 package inference
 
@@ -34,6 +36,7 @@ import (
 func init() {
 	caddy.RegisterModule(new(App))
 	caddy.RegisterModule(new(CacheAware))
+	caddy.RegisterModule(new(KVAware))
 	caddy.RegisterModule(new(PrefixHash))
 	httpcaddyfile.RegisterGlobalOption("inference", parseApp)
 }
@@ -56,12 +59,13 @@ type App struct {
 	// are simulated ones then too. From 0.01 to 1000. Default: 1.
 	TimeScale float64 `json:"time_scale,omitempty"`
 
-	state    *state
-	logger   *zap.Logger
-	treeSize int64 // the largest that any policy asks for; 0 if none does
-	interval time.Duration
-	handlers map[*reverseproxy.Handler]bool // that have a policy of ours
-	started  bool
+	state     *state
+	logger    *zap.Logger
+	treeSize  int64 // the largest that any policy asks for; 0 if none does
+	indexSize int64 // the same of the index
+	interval  time.Duration
+	handlers  map[*reverseproxy.Handler]bool // that have a policy of ours
+	started   bool
 }
 
 // CaddyModule returns the Caddy module information.
@@ -121,11 +125,14 @@ func (a *App) askForTree(size int64, interval time.Duration) {
 	}
 }
 
+// askForIndex says how much memory one policy wants for the index.
+func (a *App) askForIndex(size int64) { a.indexSize = max(a.indexSize, size) }
+
 // claim notes that a policy of ours is in a reverse_proxy. There can be one: two
 // would each place every request.
 func (a *App) claim(h *reverseproxy.Handler) error {
 	if a.handlers[h] {
-		return errors.New("there is another policy of this plugin in the same reverse_proxy; its fallback must be of another kind, such as least_conn")
+		return errors.New("there is another policy of this plugin in the same reverse_proxy; but for that of kv_aware, a fallback must be of another kind, such as least_conn")
 	}
 	if a.handlers == nil {
 		a.handlers = make(map[*reverseproxy.Handler]bool)

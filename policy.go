@@ -38,8 +38,11 @@ type Policy struct {
 	name       string
 	fallback   reverseproxy.Selector
 	router     *router
-	prefix     int     // bytes that the opening of a prompt is told by; 0 if nobody asks for it
-	loadFactor float64 // up to which the owner of a session or of an opening is chosen
+	follow     *eventOptions // how engines are followed that say what they hold; nil if the policy does not go by it
+	advised    bool          // another policy of this plugin chooses for it where nothing is known so
+	source     tokenSource   // of prompts; nil if it does not go by their ids
+	prefix     int           // bytes that the opening of a prompt is told by; 0 if nobody asks for it
+	loadFactor float64       // up to which the owner of a session or of an opening is chosen
 }
 
 // minBody keeps a slip of the pen, such as a size without its unit, from making a
@@ -57,14 +60,48 @@ type chooser interface {
 // provision sets up what is common to policies, for the module of that name.
 func (p *Policy) provision(ctx caddy.Context, app *App, name string, module any) error {
 	p.name = name
+	if isNested(ctx) {
+		return p.provisionNested(ctx, name, module)
+	}
 	p.MaxBody = cmp.Or(p.MaxBody, defaultMaxBody)
 	p.Tune = cmp.Or(p.Tune, "on")
 	p.loadFactor = cmp.Or(p.loadFactor, defaultLoadFactor)
+	p.warnOfDropped(ctx)
 	var err error
 	p.router, err = newRouter(ctx, app, p)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	return p.loadFallback(ctx, name, module)
+}
+
+// isNested reports whether the module being provisioned is the fallback of another policy of
+// this plugin.
+func isNested(ctx caddy.Context) bool {
+	modules := ctx.Modules()
+	for _, m := range slices.Backward(modules[:len(modules)-1]) {
+		switch m.(type) {
+		case *reverseproxy.Handler:
+			return false
+		case *KVAware:
+			return true
+		}
+	}
+	return false
+}
+
+// provisionNested sets up a policy that chooses for another one, which has the requests.
+func (p *Policy) provisionNested(ctx caddy.Context, name string, module any) error {
+	if p.MaxBody != 0 || p.Tune != "" || p.Affinity != nil {
+		return fmt.Errorf("%s: max_body, affinity and tune of a fallback mean nothing; write them in the policy that it is the fallback of", name)
+	}
+	p.MaxBody, p.Tune = defaultMaxBody, "on"
+	p.loadFactor = cmp.Or(p.loadFactor, defaultLoadFactor)
+	return p.loadFallback(ctx, name, module)
+}
+
+// loadFallback loads the fallback policy, if there is one.
+func (p *Policy) loadFallback(ctx caddy.Context, name string, module any) error {
 	if p.FallbackRaw == nil {
 		return nil
 	}
@@ -101,15 +138,16 @@ func (p *Policy) route(by chooser, pool reverseproxy.UpstreamPool, r *http.Reque
 	t := p.ticket(r)
 	t.again(pool)
 	t.restore(r)
+	t.identify(r)
 
 	candidates := t.candidates(p.router, pool, m)
-	choice, reservation := p.decide(by, t, pool, candidates, r, w)
+	choice, reservation := p.decide(by, t, pool, m, candidates, r, w)
 	if reservation == nil {
 		t.nowhere(choice)
 		return nil
 	}
 	t.placed(p.router, m, reservation, choice)
-	return pool[choice.Index]
+	return pool[m.upstreams[choice.Index]]
 }
 
 // ticket returns the request's ticket with this policy, made on the first attempt.
@@ -121,37 +159,44 @@ func (p *Policy) ticket(r *http.Request) *ticket {
 }
 
 // decide chooses and charges a candidate.
-func (p *Policy) decide(by chooser, t *ticket, pool reverseproxy.UpstreamPool, candidates []selection.Candidate,
+func (p *Policy) decide(by chooser, t *ticket, pool reverseproxy.UpstreamPool, m *membership, candidates []selection.Candidate,
 	r *http.Request, w http.ResponseWriter,
 ) (selection.Choice, *fleet.Reservation) {
 	switch {
 	case t.session != 0:
 		return selection.Place(p.bySession(t), t.tokens, candidates, t.state.clock.now())
+	case p.fallback != nil && t.uninformed():
+		return p.fallBack(t, pool, m, candidates, r, w)
 	case t.cause == "":
 		return by.choose(t, candidates)
-	case p.fallback != nil:
-		return p.fallBack(t, pool, candidates, r, w)
 	}
 	return selection.Place(selection.Cost{}, t.tokens, candidates, t.state.clock.now())
 }
 
 // fallBack lets the fallback policy choose among the upstreams that can be chosen,
 // and charges its choice.
-func (p *Policy) fallBack(t *ticket, pool reverseproxy.UpstreamPool, candidates []selection.Candidate,
+func (p *Policy) fallBack(t *ticket, pool reverseproxy.UpstreamPool, m *membership, candidates []selection.Candidate,
 	r *http.Request, w http.ResponseWriter,
 ) (selection.Choice, *fleet.Reservation) {
 	available := make(reverseproxy.UpstreamPool, 0, len(pool))
 	for i := range candidates {
-		if candidates[i].Standing == selection.Available {
-			available = append(available, pool[i])
+		u := pool[m.upstreams[i]]
+		if candidates[i].Standing == selection.Available && (len(available) == 0 || available[len(available)-1] != u) {
+			available = append(available, u)
 		}
 	}
-	choice := selection.Choice{Index: -1, Tokens: t.tokens}
+	choice := selection.Choice{Index: -1, Best: -1, Tokens: t.tokens}
 	if len(available) > 0 {
-		choice.Index = slices.Index(pool, p.fallback.Select(available, r, w))
+		choice.Index = m.idlest(slices.Index(pool, p.fallback.Select(available, r, w)), candidates)
 	}
 	if choice.Index < 0 {
 		return choice, nil
+	}
+	choice.Held = candidates[choice.Index].Held
+	for i := range candidates {
+		if held := candidates[i].Held; held > choice.BestHeld {
+			choice.Best, choice.BestHeld = i, held
+		}
 	}
 	return choice, selection.Force(t.tokens, candidates[choice.Index], t.state.clock.now())
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 	"time"
 
@@ -21,13 +22,15 @@ import (
 // tried is not tried again; with forgive, failures to connect do not count.
 func standing(t *ticket, u *reverseproxy.Upstream, w *worker, forgive bool) selection.Standing {
 	switch {
+	case t.rank >= 0 && t.rank != w.rank && w.base.hasRank(t.rank):
+		return selection.Unwanted
 	case t.hasTried(w, forgive):
 		return selection.Tried
 	case !u.Healthy():
 		return selection.Unhealthy
 	case u.Full():
 		return selection.Full
-	case w.suspected():
+	case w.avoided():
 		return selection.Suspected
 	}
 	return selection.Available
@@ -47,8 +50,8 @@ func (rt *router) waits() bool {
 
 // exhausted reports whether every upstream that is available was tried.
 func (t *ticket) exhausted(pool reverseproxy.UpstreamPool, m *membership) bool {
-	for i, u := range pool {
-		if u.Available() && !t.hasTried(m.workers[i], false) {
+	for i, w := range m.workers {
+		if pool[m.upstreams[i]].Available() && !t.hasTried(w, false) {
 			return false
 		}
 	}
@@ -59,7 +62,7 @@ func (t *ticket) exhausted(pool reverseproxy.UpstreamPool, m *membership) bool {
 // connect do not count.
 func (t *ticket) hasTried(w *worker, forgive bool) bool {
 	for _, a := range t.tried {
-		if a.worker == w && !(forgive && a.notSent) {
+		if a.base == w.base && !(forgive && a.notSent) {
 			return true
 		}
 	}
@@ -67,21 +70,30 @@ func (t *ticket) hasTried(w *worker, forgive bool) bool {
 }
 
 // unanswered returns err, of an attempt that got no answer, as a failure to connect if
-// the worker is gone: its connection broke, and nobody listens there any more. Then
-// nothing that it began can still be running, and Caddy may try another worker
-// whatever the method. A worker that still listens may have begun: its error stays
-// what it is.
+// nothing that the worker began can still be running, and the body can be sent whole: then
+// Caddy may try another worker whatever the method. So it is if no connection got beyond
+// the handshake of TLS, and if the connection broke and nobody listens there any more. A
+// worker that still listens may have begun: its error stays what it is.
 func (t *transport) unanswered(r *http.Request, by *ticket, err error) error {
-	if by.conn == nil || !broke(err) || r.Context().Err() != nil || t.isProxied(r) {
+	switch {
+	case r.Context().Err() != nil || !by.body.isSendable():
+		return err
+	case by.shookInVain():
+		return reverseproxy.NewDialError(fmt.Errorf("TLS handshake: %w", err))
+	case by.conn == nil || !broke(err) || t.isProxied(r):
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), goneWithin)
 	defer cancel()
-	if !gone(ctx, by.conn) {
+	if !nobodyListens(ctx, by.conn) {
 		return err
 	}
 	return reverseproxy.NewDialError(fmt.Errorf("%w, and nobody listens there any more", err))
 }
+
+// shookInVain reports whether the last attempt found somebody to connect to, but no
+// connection got beyond the handshake of TLS, so that nothing was sent.
+func (t *ticket) shookInVain() bool { return t.conn == nil && t.tlsFailed.Load() }
 
 // isProxied reports whether r goes through a forward proxy: then the connection was the
 // proxy's, which tells nothing of the worker. Caddy writes that down among the request's
@@ -95,7 +107,21 @@ func (t *transport) isProxied(r *http.Request) bool {
 // broke reports whether the connection of an attempt ended before an answer.
 func broke(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, net.ErrClosed) || // net/http closes what the other side has closed, maybe under a request
+		slices.Contains(brokenTexts, err.Error())
+}
+
+// closedIdle says that a pooled connection was closed by the other side just as a request
+// was to be sent on it.
+const closedIdle = "http: server closed idle connection"
+
+// brokenTexts are of errors that net/http does not export and that say so, too.
+var brokenTexts = []string{
+	closedIdle,
+	"net/http: cannot rewind body after connection loss",
+	"http2: client connection force closed via ClientConn.Close", // writing on it had failed
+	"http2: client conn could not be established",
 }
 
 const (
@@ -108,10 +134,10 @@ const (
 	listensFor = 50 * time.Millisecond
 )
 
-// gone reports whether nobody listens where a broken connection led. It connects once
-// more, to the very same address, and again while connections are taken and dropped
+// nobodyListens reports whether nobody does where a broken connection led. It connects once
+// more, from and to the very same address, and again while connections are taken and dropped
 // as by a process that is ending.
-func gone(ctx context.Context, broken net.Conn) bool {
+func nobodyListens(ctx context.Context, broken net.Conn) bool {
 	var dialer net.Dialer
 	if local, ok := broken.LocalAddr().(*net.TCPAddr); ok {
 		dialer.LocalAddr = &net.TCPAddr{IP: local.IP, Zone: local.Zone}

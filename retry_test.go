@@ -3,15 +3,21 @@ package inference
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -399,6 +405,223 @@ func TestWhatMayBeRunningIsNotSentAgain(t *testing.T) {
 	}
 }
 
+// TestABodyThatIsNotHeldIsNeverSentOnFromItsMiddle has an engine go away with a body that
+// nothing, or only the beginning, is held of: no other may take what is left for all.
+func TestABodyThatIsNotHeldIsNeverSentOnFromItsMiddle(t *testing.T) {
+	overPolicies(t, aBodyThatIsNotHeldIsNeverSentOnFromItsMiddle)
+}
+
+func aBodyThatIsNotHeldIsNeverSentOnFromItsMiddle(t *testing.T, policy string) {
+	const anyError = "lb_retries 1\nlb_retry_match {\nmethod POST\n}"
+	random := rand.New(rand.NewPCG(13, 13))
+	const size = 100_000
+	length := int64(len(chatOf(message("user", letters(random, size)))))
+	for name, test := range map[string]struct {
+		path, block string
+		header      [2]string
+		length      int64
+		lost        bool
+	}{
+		"an endpoint that is not known":                  {path: "/v1/foo", length: -1, lost: true},
+		"an endpoint that is not known, with a length":   {path: "/v1/foo", length: length, lost: true},
+		"a coding that is not known":                     {path: "/v1/chat/completions", header: [2]string{"Content-Encoding", "aes128gcm"}, length: -1, lost: true},
+		"one that is to be sent as it comes":             {path: "/v1/chat/completions", header: [2]string{"Incremental", "?1"}, length: -1, lost: true},
+		"one longer than max_body":                       {path: "/v1/chat/completions", length: -1, lost: true},
+		"what the user has sent again whatever happened": {path: "/v1/foo", block: anyError, length: -1, lost: true},
+		"the same, longer than max_body":                 {path: "/v1/chat/completions", block: anyError, length: -1, lost: true},
+		"the same, and Caddy holds it":                   {path: "/v1/foo", block: anyError + "\nrequest_buffers 1MiB", length: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := newEngine(t)
+			ending := startEnding(t, "tcp", "127.0.0.1:0", func(e *ending, conn net.Conn) { e.Close(); conn.Close() })
+			s := startSite(t, "lb_policy "+policy+" {\nmax_body 64KiB\n}\n"+test.block, ending.Addr().String(), engine.address())
+			lost := 0
+			for range 32 {
+				if ending.chats.Load() > 0 {
+					break
+				}
+				text := chatOf(message("user", letters(random, size)))
+				request := newRequest(t, s.url+test.path, struct{ io.Reader }{strings.NewReader(text)})
+				request.ContentLength = test.length
+				if test.header[0] != "" {
+					request.Header.Set(test.header[0], test.header[1])
+				}
+				response, err := s.client.Do(request)
+				require.NoError(t, err)
+				require.NoError(t, response.Body.Close())
+				if response.StatusCode == http.StatusBadGateway {
+					lost++
+					continue
+				}
+				require.Equal(t, http.StatusOK, response.StatusCode)
+				got := engine.received()
+				require.Equal(t, hash([]byte(text)), hash(got[len(got)-1].body))
+			}
+			chats := int(ending.chats.Load())
+			require.Positive(t, chats)
+			if !test.lost {
+				chats = 0
+			}
+			require.Equal(t, chats, lost)
+			requireIdle(t)
+		})
+	}
+}
+
+// TestAHandshakeThatFailsCostsNoRequest has one of two engines be behind something that
+// takes connections and does not get beyond the handshake of TLS.
+func TestAHandshakeThatFailsCostsNoRequest(t *testing.T) {
+	for name, end := range map[string]func(net.Conn){
+		"it hangs up": func(net.Conn) {},
+		"it resets":   func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) },
+		"it speaks no TLS": func(conn net.Conn) {
+			_, _ = conn.Read(make([]byte, 1))
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			var taken atomic.Int32
+			var taking sync.WaitGroup
+			taking.Go(func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					taken.Add(1)
+					end(conn)
+					conn.Close()
+				}
+			})
+			defer taking.Wait()
+			defer listener.Close()
+			engine := &mockEngine{t: t}
+			engine.metrics.Store("")
+			engine.Server = httptest.NewUnstartedServer(engine)
+			engine.StartTLS()
+			defer engine.Close()
+			s := startSite(t, "lb_policy cache_aware\ntransport http {\ntls_insecure_skip_verify\n}",
+				"https://"+listener.Addr().String(), "https://"+engine.address())
+			random := rand.New(rand.NewPCG(14, 14))
+			attempts := 0.0
+			for i := range 4 {
+				s.chat(chatOf(message("user", letters(random, 3000))))
+				attempts += s.lastDecision(i + 1)["attempts"].(float64)
+			}
+			require.Positive(t, taken.Load())
+			require.Greater(t, attempts, 4.0)
+			requireIdle(t)
+		})
+	}
+}
+
+// TestWhatIsSentAgainAfterAHandshakeThatFailed also has what failed otherwise before there
+// was a connection, which no other worker would do better with.
+func TestWhatIsSentAgainAfterAHandshakeThatFailed(t *testing.T) {
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	for name, test := range map[string]struct {
+		ctx       context.Context
+		tlsFailed bool
+		conn      net.Conn
+		body      *body
+		want      bool
+	}{
+		"no body":                     {t.Context(), true, nil, nil, true},
+		"a body that was sent before": {t.Context(), true, nil, &body{err: errBodySent}, false},
+		"the client has left":         {left, true, nil, nil, false},
+		"no handshake was tried":      {t.Context(), false, nil, nil, false},
+		"another connection than the one it was sent on": {t.Context(), true, &net.TCPConn{}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request, err := http.NewRequestWithContext(test.ctx, http.MethodPost, "https://engine:8000/", nil)
+			require.NoError(t, err)
+			by := &ticket{conn: test.conn, body: test.body}
+			by.tlsFailed.Store(test.tlsFailed)
+			failure := errors.New("it failed")
+			err = new(transport).unanswered(request, by, failure)
+			require.ErrorContains(t, err, failure.Error())
+			var dial reverseproxy.DialError
+			require.Equal(t, test.want, errors.As(err, &dial))
+		})
+	}
+}
+
+// TestWhatSaysThatAConnectionBroke has the errors that net/http may return for it.
+func TestWhatSaysThatAConnectionBroke(t *testing.T) {
+	for text, err := range map[string]error{
+		"the head could not be written": &net.OpError{Op: "write", Net: "tcp", Err: net.ErrClosed},
+		"the body cannot be had again":  errors.New("net/http: cannot rewind body after connection loss"),
+		"HTTP/2, writing had failed":    errors.New("http2: client connection force closed via ClientConn.Close"),
+		"HTTP/2, as it was made":        errors.New("http2: client conn could not be established"),
+		"a reset":                       fmt.Errorf("reading: %w", syscall.ECONNRESET),
+	} {
+		require.True(t, broke(err), text)
+	}
+	for _, err := range []error{context.Canceled, os.ErrDeadlineExceeded, errBodySent, errBodyLetGo, errors.New("net/http: timeout awaiting response headers")} {
+		require.False(t, broke(err), "%v", err)
+	}
+}
+
+// TestThatNobodyListensIsSeenFromWhereTheConnectionWasMade has one from an address that
+// none can be made from any more: what refuses another address may serve this one.
+func TestThatNobodyListensIsSeenFromWhereTheConnectionWasMade(t *testing.T) {
+	remote, err := net.ResolveTCPAddr("tcp", freeAddress(t))
+	require.NoError(t, err)
+	for address, want := range map[string]bool{"127.0.0.1": true, "192.0.2.1": false} {
+		broken := between{local: &net.TCPAddr{IP: net.ParseIP(address), Port: 1}, remote: remote}
+		require.Equal(t, want, nobodyListens(t.Context(), broken), address)
+	}
+}
+
+// between is a connection that has ended.
+type between struct {
+	net.Conn
+	local, remote net.Addr
+}
+
+func (b between) LocalAddr() net.Addr  { return b.local }
+func (b between) RemoteAddr() net.Addr { return b.remote }
+
+// TestAPromptThatWasTakenBackForAnotherIsBelievedHeld has an engine refuse a prompt while
+// it has an equal one, which it then answers.
+func TestAPromptThatWasTakenBackForAnotherIsBelievedHeld(t *testing.T) {
+	engine := newEngine(t)
+	var n atomic.Int32
+	proceed := []chan struct{}{make(chan struct{}), make(chan struct{})}
+	engine.respondWith(func(w http.ResponseWriter, r *http.Request) {
+		i := int(n.Add(1)) - 1
+		if i < len(proceed) {
+			<-proceed[i]
+		}
+		if i == 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		answer(w, r)
+	})
+	s := startSite(t, "lb_policy cache_aware", engine.address())
+	body := chatOf(message("user", letters(rand.New(rand.NewPCG(15, 15)), 4000)))
+	statuses := make([]chan int, len(proceed))
+	for i := range statuses {
+		statuses[i] = make(chan int, 1)
+		go func() {
+			status, _ := s.post("/v1/chat/completions", body)
+			statuses[i] <- status
+		}()
+		require.Eventually(t, func() bool { return int(n.Load()) == i+1 }, patience, tick)
+	}
+	close(proceed[0])
+	require.Equal(t, http.StatusServiceUnavailable, <-statuses[0])
+	close(proceed[1])
+	require.Equal(t, http.StatusOK, <-statuses[1])
+	s.chat(body)
+	require.Equal(t, "hit", s.lastDecision(3)["reason"])
+	requireIdle(t)
+}
+
 // TestARequestIsSentToSixWorkersAtMost has a fleet of which nothing is left.
 func TestARequestIsSentToSixWorkersAtMost(t *testing.T) {
 	var nobody []string
@@ -514,4 +737,27 @@ func TestAnUploadThatBreaksOffIsNotTheEnginesFault(t *testing.T) {
 		require.False(t, w.suspected(), path)
 		requireIdle(t)
 	}
+}
+
+// TestAPooledConnectionThatClosesAsItIsTakenIsBroken has an engine close a connection
+// between two requests just as the second is given it, which net/http tells by an error
+// that only its text is known of.
+func TestAPooledConnectionThatClosesAsItIsTakenIsBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipes(nil)
+		engine := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(answer)}
+		go func() { _ = engine.Serve(p) }()
+		transport := &http.Transport{DialContext: p.dial}
+		require.NoError(t, post(transport, "http"))
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+			assert.True(t, info.Reused)
+			require.NoError(t, engine.Close())
+			synctest.Wait()
+		}})
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://engine:8000/", strings.NewReader("a"))
+		require.NoError(t, err)
+		_, err = transport.RoundTrip(r) //nolint:bodyclose // there is none
+		require.EqualError(t, err, closedIdle)
+		require.True(t, broke(err))
+	})
 }

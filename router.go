@@ -2,6 +2,7 @@ package inference
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type router struct {
 	queue   prometheus.Observer         // of the chosen worker
 	handler *reverseproxy.Handler       // nil if the policy is not in a reverse_proxy
 	made    *reverseproxy.HTTPTransport // that Caddy does not know of, and will not clean up
+	follow  *eventOptions               // nil if the policy does not go by what engines say they hold
 
 	current atomic.Pointer[membership]
 
@@ -33,11 +35,13 @@ type router struct {
 }
 
 // membership is a list of upstreams, the workers they are, and what counts the
-// choices of each.
+// choices of each. An upstream is several workers where its ranks are chosen among.
 type membership struct {
-	dials   []string
-	workers []*worker
-	choices []choiceCounters
+	dials     []string
+	splits    uint64 // of the state, when it was made
+	workers   []*worker
+	upstreams []int // of each worker, its place in dials
+	choices   []choiceCounters
 }
 
 // joined is a worker that the router uses.
@@ -53,6 +57,7 @@ func newRouter(ctx caddy.Context, app *App, policy *Policy) (*router, error) {
 		state:  app.state,
 		policy: policy.name,
 		queue:  app.state.metrics.queue.WithLabelValues(policy.name),
+		follow: policy.follow,
 		joined: make(map[string]*joined),
 	}
 	rt.current.Store(new(membership))
@@ -96,7 +101,7 @@ func (rt *router) close() error {
 	}
 	for address, j := range rt.joined {
 		delete(rt.joined, address)
-		rt.state.leave(j.worker, j.reach)
+		rt.leave(j)
 	}
 	if rt.made != nil {
 		return rt.made.Cleanup()
@@ -106,21 +111,33 @@ func (rt *router) close() error {
 
 // members returns what the upstreams of pool are, in its order.
 func (rt *router) members(pool reverseproxy.UpstreamPool) *membership {
-	if m := rt.current.Load(); m.is(pool) {
+	splits := rt.state.splits.Load()
+	if m := rt.current.Load(); m.splits == splits && m.is(pool) {
 		return m
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	m := &membership{}
-	for _, u := range pool {
+	m := &membership{splits: splits}
+	for i, u := range pool {
 		m.dials = append(m.dials, u.Dial)
-		w := rt.member(u.Dial)
-		m.workers = append(m.workers, w)
-		m.choices = append(m.choices, rt.state.metrics.choices(rt.policy, w))
+		for _, w := range rt.parts(rt.member(u.Dial)) {
+			m.workers = append(m.workers, w)
+			m.upstreams = append(m.upstreams, i)
+			m.choices = append(m.choices, rt.state.metrics.choices(rt.policy, w))
+		}
 	}
 	rt.current.Store(m)
 	rt.markAbsent(m, rt.state.clock.now())
 	return m
+}
+
+// parts returns what the router chooses among at an upstream: its ranks if it goes by what
+// each of them holds.
+func (rt *router) parts(w *worker) []*worker {
+	if rt.follow == nil {
+		return []*worker{w}
+	}
+	return w.parts()
 }
 
 // is reports whether m is about the upstreams of pool, in its order.
@@ -151,7 +168,23 @@ func (rt *router) member(address string) *worker {
 		return j.worker
 	}
 	rt.joined[address] = j
+	if rt.follows(address) {
+		rt.state.follow(j.worker, rt.follow)
+	}
 	return j.worker
+}
+
+// follows reports whether the router goes by what the engine at address says that it holds.
+func (rt *router) follows(address string) bool {
+	return rt.follow != nil && rt.handler != nil && !strings.Contains(address, "{")
+}
+
+// leave ends the use of a worker. rt.mu is held.
+func (rt *router) leave(j *joined) {
+	if rt.follows(j.Address()) {
+		rt.state.unfollow(j.worker, rt.follow)
+	}
+	rt.state.leave(j.worker, j.reach)
 }
 
 // isHostPort reports whether an engine at address can be asked over TCP.
@@ -199,7 +232,7 @@ func (rt *router) letAbsentGo() {
 			continue
 		}
 		delete(rt.joined, address)
-		rt.state.leave(j.worker, j.reach)
+		rt.leave(j)
 	}
 	if again {
 		rt.sweep = time.AfterFunc(rt.state.clock.real(absentGrace), rt.letAbsentGo)

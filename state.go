@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/kvindex"
 	"github.com/caddy-inference/caddy-inference/radix"
 )
 
@@ -37,9 +38,14 @@ type state struct {
 	fleet    *fleet.Fleet
 	models   fleet.Models
 	tree     *radix.Tree
+	index    *kvindex.Index
+	splits   atomic.Uint64 // times that ranks of engines became or ceased to be workers
 	buffered budget
 	clock    *clock // of all that is kept by the time
 	metrics  *metrics
+
+	adapters  adapters
+	tokenMemo *tokenMemo
 
 	// logger is the newest config's, so that an old config is not kept alive.
 	logger atomic.Pointer[zap.Logger]
@@ -78,12 +84,14 @@ func newState() *state {
 		seed:    rand.Uint64(), //nolint:gosec // keeps fingerprints of two processes apart, no secret
 		fleet:   fleet.New(),
 		tree:    radix.New(radix.Options{MaxBytes: defaultMaxTreeSize, Rewrite: radix.DefaultRewrite}),
+		index:   kvindex.New(kvindex.Options{}),
 		clock:   newClock(),
 		workers: make(map[*fleet.Worker]*worker),
 	}
 	s.buffered.limit.Store(defaultMaxBuffered)
 	s.interval.Store(int64(defaultEvictionInterval))
 	s.logger.Store(zap.NewNop())
+	s.tokenMemo = newTokenMemo(maxTokenMemo)
 	s.metrics = newMetrics(s)
 	return s
 }
@@ -96,21 +104,23 @@ func (s *state) Destruct() error { return nil }
 // if no other config did already.
 func (s *state) start(a *App) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.apps = append(s.apps, a)
 	s.apply(a)
 	if s.full {
 		s.warnFull() // with a logger, which who joined while the config was set up had not
 	}
-	if len(s.apps) > 1 {
-		return
+	if s.ctx == nil {
+		s.ctx, s.cancel = context.WithCancel(context.Background())
+		ctx := s.ctx
+		s.tasks.Go(func() { s.tend(ctx) })
+		s.tasks.Go(func() { s.watchSilence(ctx) })
+		for _, w := range s.workers {
+			s.ask(w)
+		}
 	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	ctx := s.ctx
-	s.tasks.Go(func() { s.tend(ctx) })
-	for _, w := range s.workers {
-		s.ask(w)
-	}
+	ended := s.listenAll()
+	s.mu.Unlock()
+	s.closeFeeds(ended)
 }
 
 // stop ends what works in the background when the last config stops. If another
@@ -126,10 +136,24 @@ func (s *state) stop(a *App) {
 	} else {
 		s.apply(s.apps[len(s.apps)-1])
 	}
+	ended := s.listenAll()
 	s.mu.Unlock()
+	s.closeFeeds(ended)
 	if last {
 		s.tasks.Wait()
 	}
+}
+
+// inBackground has a task done that ends with the last config, and reports whether any runs.
+func (s *state) inBackground(task func(context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		return false
+	}
+	ctx := s.ctx
+	s.tasks.Go(func() { task(ctx) })
+	return true
 }
 
 // apply puts an app's limits into force. s.mu is held.
@@ -138,6 +162,7 @@ func (s *state) apply(a *App) {
 	s.buffered.limit.Store(a.MaxBuffered)
 	s.clock.setScale(a.TimeScale)
 	s.tree.SetMaxBytes(cmp.Or(a.treeSize, defaultMaxTreeSize))
+	s.index.SetMaxBytes(cmp.Or(a.indexSize, defaultMaxIndexSize))
 	s.interval.Store(int64(cmp.Or(a.interval, defaultEvictionInterval)))
 }
 
@@ -163,6 +188,7 @@ func (s *state) takeScratch() *scratch {
 func (s *state) putScratch(sc *scratch) {
 	sc.prompt.Reset()
 	sc.chunker.Reset()
+	sc.tokens.reset()
 	clear(sc.candidates)
 	s.scratch.Put(sc)
 }
@@ -188,6 +214,7 @@ func (s *state) learn(model *fleet.Model, textBytes, storedBytes, tokens int) {
 // limit, and in any case once an interval.
 func (s *state) tend(ctx context.Context) {
 	s.tasks.Go(func() { s.tree.Run(ctx) })
+	s.tasks.Go(func() { s.index.Run(ctx) })
 	for {
 		timer := time.NewTimer(s.clock.real(time.Duration(s.interval.Load())))
 		select {

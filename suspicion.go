@@ -21,6 +21,9 @@ const (
 	probeFirst = 250 * time.Millisecond
 	probeLast  = time.Second
 
+	// trialLast takes the place of probeLast where to find out costs a request.
+	trialLast = 2 * time.Second
+
 	// probeTimeout bounds one try.
 	probeTimeout = time.Second
 
@@ -38,16 +41,37 @@ const (
 	breaksOff    blame = "breaks_off"    // it listens, and breaks off connections before an answer
 )
 
+// hint says what to do about it.
+func (why blame) hint() string {
+	if why == breaksOff {
+		return "something listens at this address, but no answer comes: see whether the engine behind it runs; one request is sent there every two seconds at most, and once one is answered, it is in use"
+	}
+	return "see whether the engine runs and listens at this address; once it does, it is in use within a second"
+}
+
+// longestWait is what passes at most between two attempts to find out more.
+func (why blame) longestWait() time.Duration {
+	if why == breaksOff {
+		return trialLast
+	}
+	return probeLast
+}
+
 // suspicion is that a worker does not serve. Requests stay away from it, whichever site
 // they come to, until it can be connected to or has answered one. So the first request
 // that finds a worker gone is the last, and one that is back is in use at once, without
 // health checks.
 //
+// Of one that breaks off connections it says nothing that it can be connected to. What
+// tells is an answer, so now and then one request is let through as a trial.
+//
 // It lasts as long as somebody looks into it: a goroutine that ends with it, with the
 // worker, and with the last app.
 type suspicion struct {
+	why   blame
 	began time.Time
 	end   context.CancelFunc
+	trial atomic.Bool // the next request may be placed on the worker, to find out
 }
 
 // trust is what is thought of a worker.
@@ -59,6 +83,20 @@ type trust struct {
 // suspected reports whether requests stay away from the worker.
 func (t *trust) suspected() bool { return t.suspicion.Load() != nil }
 
+// avoided reports whether the next request stays away, too.
+func (t *trust) avoided() bool {
+	x := t.suspicion.Load()
+	return x != nil && !x.trial.Load()
+}
+
+// placed takes note that a request was placed on the worker. If there is a trial, it is this
+// one.
+func (t *trust) placed() {
+	if x := t.suspicion.Load(); x != nil {
+		x.trial.Store(false)
+	}
+}
+
 // suspicions returns how many there are: none or one.
 func (t *trust) suspicions() int {
 	if t.suspected() {
@@ -69,18 +107,18 @@ func (t *trust) suspicions() int {
 
 // suspect has requests stay away from w until it serves again.
 func (s *state) suspect(w *worker, why blame, failure error) {
+	w = w.base
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx == nil || s.workers[w.Worker] != w || w.suspected() || !w.isDirect() {
 		return
 	}
 	ctx, end := context.WithCancel(s.ctx)
-	x := &suspicion{began: s.clock.now(), end: end}
+	x := &suspicion{why: why, began: s.clock.now(), end: end}
 	w.suspicion.Store(x)
 	s.metrics.suspicion(w, why)
-	s.logger.Load().Warn("upstream does not serve; requests stay away from it until it can be connected to",
-		zap.String("upstream", w.Address()), zap.String("cause", string(why)), zap.Error(failure),
-		zap.String("hint", "see whether the engine runs and listens at this address; once it does, it is in use within a second"))
+	s.logger.Load().Warn("upstream does not serve; requests stay away from it",
+		zap.String("upstream", w.Address()), zap.String("cause", string(why)), zap.Error(failure), zap.String("hint", why.hint()))
 	s.tasks.Go(func() { s.lookInto(ctx, w, x) })
 }
 
@@ -94,6 +132,7 @@ func (s *state) brokeOff(w *worker, failure error) {
 // served takes note that w has answered a request, which was placed at that time. That
 // the worker goes on with what it had begun says nothing.
 func (s *state) served(w *worker, placed time.Time) {
+	w = w.base
 	if w.breaks.Load() != 0 {
 		w.breaks.Store(0)
 	}
@@ -103,25 +142,33 @@ func (s *state) served(w *worker, placed time.Time) {
 }
 
 // acquit ends a suspicion, as w serves. It is most likely a new process, of which nothing
-// is known that would keep requests away.
+// is known that would keep requests away, and which is asked whether it is.
 func (s *state) acquit(w *worker, x *suspicion) {
 	if !w.suspicion.CompareAndSwap(x, nil) {
 		return
 	}
 	x.end()
-	w.ForgetRate()
+	for _, r := range w.parts() {
+		r.ForgetRate()
+	}
+	s.askAnew(w)
 	s.logger.Load().Info("upstream serves again", zap.String("upstream", w.Address()), zap.Duration("after", s.clock.now().Sub(x.began)))
 }
 
-// lookInto tries to connect to w until that succeeds or ctx ends.
+// lookInto tries to connect to w until that succeeds or ctx ends. If w listened all the
+// while, it has the next request be a trial instead, and goes on until one is answered.
 func (s *state) lookInto(ctx context.Context, w *worker, x *suspicion) {
 	defer x.end()
 	defer w.suspicion.CompareAndSwap(x, nil)
-	for wait := probeFirst; w.pause(ctx, wait); wait = min(2*wait, probeLast) {
-		if w.isUp(ctx) {
+	for wait := probeFirst; w.pause(ctx, wait); wait = min(2*wait, x.why.longestWait()) {
+		if !w.isUp(ctx) {
+			continue
+		}
+		if x.why != breaksOff {
 			s.acquit(w, x)
 			return
 		}
+		x.trial.Store(true)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,7 +118,7 @@ func messages(logs *observer.ObservedLogs) (list []string) {
 }
 
 const (
-	beganToSuspect = "warn: upstream does not serve; requests stay away from it until it can be connected to"
+	beganToSuspect = "warn: upstream does not serve; requests stay away from it"
 	servesAgain    = "info: upstream serves again"
 )
 
@@ -165,6 +166,25 @@ func TestAnAnswerEndsASuspicion(t *testing.T) {
 	})
 }
 
+// TestAWorkerThatServesAgainIsTakenForANewOne has it be slow before: it may be another process.
+func TestAWorkerThatServesAgainIsTakenForANewOne(t *testing.T) {
+	inSuspicion(t, func(s *state, w *worker, d *door, _ *observer.ObservedLogs) {
+		for range 10 {
+			r := w.Place(1000, s.clock.now())
+			pass(time.Second)
+			r.FirstToken(s.clock.now())
+			r.Learn(1000)
+			r.Release(s.clock.now())
+		}
+		require.Positive(t, w.PrefillRate(s.clock.now()))
+		d.is(open)
+		s.suspect(w, died, errRefused)
+		pass(time.Second)
+		require.False(t, w.suspected())
+		require.Zero(t, w.PrefillRate(s.clock.now()))
+	})
+}
+
 func TestASuspicionEndsWithTheWorker(t *testing.T) {
 	inSuspicion(t, func(s *state, w *worker, d *door, logs *observer.ObservedLogs) {
 		s.suspect(w, notConnected, errRefused)
@@ -199,8 +219,8 @@ func TestASuspicionOutlivesAReload(t *testing.T) {
 	})
 }
 
-// TestAWorkerThatBreaksOffIsSuspectedTheSecondTime has it listen all the while, as what
-// stands in front of an engine that is gone: to be let in is not enough.
+// TestAWorkerThatBreaksOffIsSuspectedTheSecondTime has it hang up on whoever connects: to be
+// let in is not enough.
 func TestAWorkerThatBreaksOffIsSuspectedTheSecondTime(t *testing.T) {
 	inSuspicion(t, func(s *state, w *worker, d *door, _ *observer.ObservedLogs) {
 		d.is(slammed)
@@ -210,10 +230,110 @@ func TestAWorkerThatBreaksOffIsSuspectedTheSecondTime(t *testing.T) {
 		require.False(t, w.suspected(), "it has answered in between")
 		s.brokeOff(w, io.EOF)
 		pass(time.Minute)
-		require.True(t, w.suspected())
+		require.True(t, w.avoided())
 		d.is(open)
-		pass(time.Second + 2*listensFor)
+		pass(trialLast + 2*listensFor)
+		require.False(t, w.avoided())
+	})
+}
+
+// TestAWorkerThatBreaksOffIsTriedSeldom has it listen all the while, as what stands in front
+// of an engine that is gone, and requests that come all the time.
+func TestAWorkerThatBreaksOffIsTriedSeldom(t *testing.T) {
+	inSuspicion(t, func(s *state, w *worker, d *door, logs *observer.ObservedLogs) {
+		d.is(open)
+		for range enoughBreaks {
+			s.brokeOff(w, io.EOF)
+		}
+		began, lost := time.Now(), 0
+		for time.Since(began) < 20*time.Second {
+			pass(10 * time.Millisecond)
+			if !w.avoided() {
+				lost++
+				w.placed()
+				require.True(t, w.avoided(), "one request is the trial")
+				s.brokeOff(w, io.EOF)
+			}
+		}
+		require.Equal(t, 11, lost, "after 0.25, 0.5, 1, and then every 2 seconds")
+		require.Equal(t, []string{beganToSuspect}, messages(logs), "it is told once")
+		require.Contains(t, logs.All()[0].ContextMap()["hint"], "every two seconds at most")
+
+		pass(3 * time.Second)
+		require.False(t, w.avoided())
+		w.placed()
+		s.served(w, time.Now())
 		require.False(t, w.suspected())
+		pass(time.Hour)
+		require.Equal(t, []string{beganToSuspect, servesAgain}, messages(logs))
+	})
+}
+
+// TestOneThatBreaksOffIsInUseAgainWithItsFirstAnswer has one of two engines break off for a
+// while. It is counted, not timed: a trial may come later than it could, but not sooner.
+func TestOneThatBreaksOffIsInUseAgainWithItsFirstAnswer(t *testing.T) {
+	engines := newEngines(t, 2)
+	engines[0].respondWith(hangUp)
+	s := startSite(t, "lb_policy cache_aware", addresses(engines)...)
+	random := rand.New(rand.NewPCG(43, 43))
+	chat := func() (status int) {
+		status, _ = s.post("/v1/chat/completions", chatOf(message("user", letters(random, 300))))
+		return status
+	}
+	suspected := func() float64 { return value(t, "suspected", "upstream", engines[0].address()) }
+	lost := 0
+	for ; suspected() == 0; lost++ {
+		require.Eventually(t, func() bool { return chat() == http.StatusBadGateway }, patience, tick)
+	}
+	require.Equal(t, enoughBreaks, lost)
+	began := time.Now()
+	require.Eventually(t, func() bool { return chat() == http.StatusBadGateway }, patience, tick, "there is no trial")
+	require.GreaterOrEqual(t, time.Since(began), probeFirst)
+	require.Equal(t, 1.0, suspected())
+
+	engines[0].respondWith(nil)
+	require.Eventually(t, func() bool { return chat() == http.StatusOK && suspected() == 0 }, patience, tick)
+	require.Equal(t, 1.0, value(t, "suspicions_total", "upstream", engines[0].address()))
+	requireIdle(t)
+}
+
+// TestAnEngineThatServesAgainIsAskedAtOnce has it be gone for so long that it would be asked
+// half a minute later, and answer only the second question then.
+func TestAnEngineThatServesAgainIsAskedAtOnce(t *testing.T) {
+	var gone atomic.Bool
+	var since atomic.Int32 // questions since it is back
+	since.Store(-1)
+	inBubble(t, func(int) (int, string) {
+		switch {
+		case gone.Load():
+			return 0, ""
+		case since.Load() < 0:
+			return http.StatusOK, started(1)
+		case since.Add(1) == 1:
+			return http.StatusServiceUnavailable, "loading"
+		}
+		return http.StatusOK, started(2)
+	}, func(t *testing.T, s *state, w *worker, e *fakeEngine) {
+		d := &door{began: time.Now(), answer: shut}
+		w.transport.Load().Transport.DialContext = d.dial
+		fillWorker(t, s, w)
+		pass(time.Minute)
+		gone.Store(true)
+		s.suspect(w, died, errRefused)
+		s.checkFailed(w)
+		pass(70 * time.Second)
+		require.Equal(t, []float64{60, 61, 63, 67, 75, 91, 121}, e.times()[1:])
+		requireKnown(t, s, w)
+
+		since.Store(0)
+		gone.Store(false)
+		d.is(open)
+		pass(probeLast + 2*listensFor)
+		require.False(t, w.suspected())
+		require.Len(t, e.times(), 9)
+		pass(askFirst)
+		require.Len(t, e.times(), 10, "it begins anew")
+		requireForgotten(t, s, w)
 	})
 }
 

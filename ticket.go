@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-inference/caddy-inference/coding"
 	"github.com/caddy-inference/caddy-inference/fleet"
+	"github.com/caddy-inference/caddy-inference/kvindex"
 	"github.com/caddy-inference/caddy-inference/prompt"
 	"github.com/caddy-inference/caddy-inference/radix"
 	"github.com/caddy-inference/caddy-inference/selection"
@@ -56,8 +57,9 @@ type ticket struct {
 	longer    uint64 // key of a longer one
 	session   uint64 // key of the session that the request says it belongs to; 0 if it says none
 	tried     []attempt
-	notSent   bool     // the last attempt could not connect
-	conn      net.Conn // that the last attempt was sent on; nil if it was not
+	notSent   bool        // the last attempt could not connect
+	conn      net.Conn    // that the last attempt was sent on; nil if it was not
+	tlsFailed atomic.Bool // no connection of the last attempt got beyond the handshake of TLS
 	attempts  int
 	worker    *worker
 	handle    radix.Worker // the worker's, when it was chosen: later it may have lost its cache
@@ -66,6 +68,9 @@ type ticket struct {
 	retracted bool         // what the attempt left behind was taken back
 	decision  decision
 	usage     usageScanner
+
+	exact exactness
+	rank  int // the data parallel rank that the client wants; -1 if it does not say
 
 	reservation atomic.Pointer[fleet.Reservation]
 	ended       atomic.Bool
@@ -84,6 +89,8 @@ type scratch struct {
 	chunker    *radix.Chunker
 	openings   openings
 	matches    radix.Matches
+	blocks     kvindex.Matches
+	tokens     tokens
 	candidates []selection.Candidate
 }
 
@@ -98,13 +105,16 @@ func ticketOf(ctx context.Context) *ticket {
 // ticket of the same request lends its body.
 func (s *state) newTicket(r *http.Request, owner *Policy) *ticket {
 	ctx := r.Context()
-	t := &ticket{state: s, owner: owner, model: s.models.Get(nil)}
+	t := &ticket{state: s, owner: owner, model: s.models.Get(nil), rank: wantedRank(r)}
 	t.decision = decision{policy: owner.name, cached: -1}
 	earlier := ticketOf(ctx)
 	if earlier != nil {
-		t.body = earlier.body
+		t.body = earlier.body.lend(r)
 	}
 	t.cause = t.read(r)
+	if t.body == nil {
+		t.body = leaveBody(r, &s.buffered)
+	}
 	t.session = owner.session(r, t.parsed())
 	t.forgetText()
 	caddyhttp.SetVar(ctx, ticketVar, t)
@@ -213,6 +223,9 @@ func (t *ticket) parse(path string, length int64) (cause string) {
 	t.keyBytes, t.several = t.writeKey(p, chunker)+p.OtherBytes, p.Prompts > 1
 	t.key = chunker.Key(space(t.state.seed, p))
 	t.tokens = t.model.Tokens(p.TextBytes) + p.TokenIDs + p.Media*mediaTokens
+	if t.owner.source != nil {
+		t.readTokens(p, path)
+	}
 	t.cut = text.cut
 	if t.cut != "" {
 		t.state.metrics.cut.WithLabelValues(t.owner.name, t.cut).Inc()
@@ -298,11 +311,12 @@ func (t *ticket) candidates(rt *router, pool reverseproxy.UpstreamPool, m *membe
 	}
 	s.candidates = slices.Grow(s.candidates[:0], len(m.workers))[:len(m.workers)]
 	forgive := rt.forgives(t, pool, m)
-	bytes, tokens := 0, 0 // of the one before: many hold the same
+	bytes, tokens, now := 0, 0, t.state.clock.now() // of the one before: many hold the same
+	t.exact.informed = false
 	for i, w := range m.workers {
 		c := &s.candidates[i]
-		c.Worker, c.Standing = w.Worker, standing(t, pool[i], w, forgive)
-		c.Held, c.Private = 0, false
+		c.Worker, c.Standing = w.Worker, standing(t, pool[m.upstreams[i]], w, forgive)
+		c.Held, c.Doubt, c.Private = 0, 0, false
 		t.state.seen(w, c.Standing)
 		if t.cause != "" {
 			continue
@@ -311,8 +325,7 @@ func (t *ticket) candidates(rt *router, pool reverseproxy.UpstreamPool, m *membe
 		if held := s.matches.Bytes(handle); held != bytes {
 			bytes, tokens = held, t.heldTokens(held)
 		}
-		c.Held = tokens
-		c.Private = !s.matches.Shared(handle)
+		t.hold(c, w, tokens, s.matches.Shared(handle), now)
 	}
 	pardon(s.candidates)
 	return s.candidates
@@ -332,7 +345,10 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 	w := m.workers[choice.Index]
 	t.worker, t.retracted = w, false
 	t.attempts++
-	r.Expect(t.answer())
+	w.placed()
+	if !t.body.isArriving() {
+		r.Expect(t.answer(), r.Charged())
+	}
 	t.reservation.Store(r)
 	if t.ended.Load() { // the client left while the choice was made
 		t.release()
@@ -343,6 +359,7 @@ func (t *ticket) placed(rt *router, m *membership, r *fleet.Reservation, choice 
 		t.keep = t.scratch.matches.Bytes(t.handle)
 		t.taken = t.state.tree.Retractions()
 		t.state.tree.Insert(t.handle, t.key)
+		t.settle(w, t.state.clock.now())
 	}
 	why := t.reason(choice)
 	queued := max(w.Load().Queued()-r.Tokens(), 0)
@@ -376,9 +393,9 @@ func (t *ticket) nowhere(choice selection.Choice) {
 	t.state.metrics.unplaced.WithLabelValues(t.owner.name).Inc()
 }
 
-// reason is why a choice was made, or that there was nothing to make it on.
+// reason is why a choice was made, or that it was left to the fallback policy.
 func (t *ticket) reason(choice selection.Choice) reason {
-	if t.cause != "" && t.session == 0 {
+	if t.cause != "" && t.session == 0 || choice.Reason == selection.None {
 		return fallback
 	}
 	return reason(choice.Reason)
@@ -387,9 +404,9 @@ func (t *ticket) reason(choice selection.Choice) reason {
 // restore gives the request its body to send.
 func (t *ticket) restore(r *http.Request) { t.sending = t.body.restore(r) }
 
-// serves says that the engine takes the request on. If anything was taken back since, what
-// it was sent is noted once more, as that may have been an equal prompt.
-func (t *ticket) serves() {
+// insertAgain notes once more what an engine was sent that takes the request on, if
+// anything was taken back since: that may have been an equal prompt.
+func (t *ticket) insertAgain() {
 	if t.scratch != nil && t.cause == "" && t.taken != t.state.tree.Retractions() {
 		t.state.tree.Insert(t.handle, t.key)
 	}
@@ -399,6 +416,7 @@ func (t *ticket) serves() {
 // held for that is let go.
 func (t *ticket) begun() {
 	if t.scratch != nil {
+		t.keepIDs()
 		t.state.putScratch(t.scratch)
 		t.scratch = nil
 		t.key = radix.Key{}
@@ -413,6 +431,7 @@ func (t *ticket) end() {
 	t.ended.Store(true)
 	t.release()
 	t.body.giveBack()
+	t.forgetIDs()
 }
 
 // firstToken says that the first piece of a streamed answer has come.
@@ -431,9 +450,10 @@ func (t *ticket) answered(said usage) {
 	if said.one && t.several {
 		said = usage{}
 	}
+	t.compare(said)
 	t.decision.answered(t, said)
 	counts := t.decision.tokenCounts
-	if said.seen && said.cached >= 0 && t.cause == "" && forgotten(counts) {
+	if said.seen && said.cached >= 0 && t.cause == "" && !t.exact.holds() && forgotten(counts) {
 		t.state.check(t.worker)
 	}
 	if said.seen && said.prompt > 0 && t.textBytes > 0 {

@@ -1,17 +1,23 @@
 package inference
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-inference/caddy-inference/prompt"
 )
+
+// heardEvery is how often a body tells that more of it has come.
+const heardEvery = 100 * time.Millisecond
 
 // transport watches what becomes of the requests that a policy placed: when the
 // first token came, what the engine counted, whether the worker failed. It wraps
@@ -55,7 +61,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if ticket == nil || ticket.worker == nil {
 		return t.HTTPTransport.RoundTrip(r)
 	}
-	response, err := t.HTTPTransport.RoundTrip(traced(r, ticket))
+	response, err := t.HTTPTransport.RoundTrip(traced(ticket.worker.aim(r), ticket))
 	if err != nil {
 		err = t.unanswered(r, ticket, err)
 		ticket.failed(r, err)
@@ -63,7 +69,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	ticket.state.served(ticket.worker, ticket.reservation.Load().Charged())
 	if response.StatusCode < http.StatusBadRequest {
-		ticket.serves()
+		ticket.insertAgain()
+		ticket.state.passed(ticket.worker, r, response)
 	} else {
 		ticket.retract()
 	}
@@ -76,26 +83,48 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // traced returns r with a trace that tells the ticket which connection it is sent on,
-// and lets go of the body's bytes once they are written: net/http keeps the request,
+// and when the body was written. Then its bytes are let go: net/http keeps the request,
 // and so its body, as long as the response lasts. If writing failed before anything
 // was read, net/http may yet try again with the same reader; if a pooled connection
 // turns out to be closed and took nothing, with the body anew.
 func traced(r *http.Request, t *ticket) *http.Request {
 	t.conn = nil
-	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { t.conn = info.Conn }}
+	t.tlsFailed.Store(false)
+	trace := &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) { t.conn = info.Conn },
+		TLSHandshakeDone: func(_ tls.ConnectionState, err error) { // while the attempt before is still being connected, perhaps
+			if err != nil {
+				t.tlsFailed.Store(true)
+			}
+		},
+	}
 	sending := t.sending
-	if sending != nil {
+	switch {
+	case sending != nil:
 		trace.WroteRequest = func(info httptrace.WroteRequestInfo) {
 			if info.Err == nil {
 				sending.sent()
 			}
 		}
+	case t.body.isArriving():
+		trace.WroteRequest = t.expectAnswer()
 	}
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
 	if sending != nil && !claimsToBeIdempotent(r) {
 		r.GetBody = sending.anew
 	}
 	return r
+}
+
+// expectAnswer returns what is to be called when all that the client sends was written: no
+// engine answers before, however long that takes.
+func (t *ticket) expectAnswer() func(httptrace.WroteRequestInfo) {
+	reservation, answer, clock := t.reservation.Load(), t.answer(), t.state.clock
+	return func(info httptrace.WroteRequestInfo) {
+		if info.Err == nil {
+			reservation.Expect(answer, clock.now())
+		}
+	}
 }
 
 // claimsToBeIdempotent reports whether net/http would take the client's word that a
@@ -117,16 +146,16 @@ func (t *ticket) failed(r *http.Request, err error) {
 	var dial reverseproxy.DialError
 	t.notSent = errors.As(err, &dial)
 	switch {
-	case t.notSent:
-		t.gone(err)
-	case broke(err):
+	case t.notSent && !t.shookInVain():
+		t.unreachable(err)
+	case t.notSent || broke(err):
 		t.state.check(t.worker)
 		t.state.brokeOff(t.worker, err)
 	}
 }
 
-// gone says that the attempt's worker could not be connected to, at once or once more.
-func (t *ticket) gone(err error) {
+// unreachable says that the attempt's worker could not be connected to, at once or once more.
+func (t *ticket) unreachable(err error) {
 	t.state.checkFailed(t.worker)
 	t.worker.Heard(t.state.clock.now()) // it does not hang
 	why := notConnected
@@ -143,6 +172,7 @@ func watchBody(response *http.Response, t *ticket) io.ReadCloser {
 		ReadCloser: response.Body,
 		ticket:     t,
 		stream:     kind == "text/event-stream",
+		coded:      isCoded(response.Header),
 	}
 	if !b.stream {
 		t.reservation.Load().Answered(t.state.clock.now())
@@ -160,12 +190,20 @@ type responseBody struct {
 	io.ReadCloser
 	ticket *ticket
 	stream bool // of server-sent events
+	coded  bool // so that events cannot be told apart
 	counts bool // ends with what the engine counted
 	first  firstEvent
 	taken  bool // for the client
 	begun  bool // the first token, or anything of an answer that is no stream
 	ended  bool // all came
 	done   bool
+	heard  time.Time // when the worker was last said to have sent something
+}
+
+// isCoded reports whether a body is not what it is of, but an encoding of that.
+func isCoded(h http.Header) bool {
+	coding := h.Get("Content-Encoding")
+	return coding != "" && !strings.EqualFold(coding, "identity")
 }
 
 // Read implements io.Reader. The first call says that this response is the one
@@ -193,17 +231,31 @@ func (b *responseBody) Close() error {
 }
 
 func (b *responseBody) saw(p []byte) {
+	if b.begun || !b.counts || !b.stream {
+		b.flows()
+	}
 	if !b.counts {
 		return
 	}
 	if !b.begun && b.stream {
-		b.begun = b.first.in(p)
+		b.begun = b.coded || b.first.in(p)
 		if b.begun {
 			b.ticket.firstToken(b.ticket.state.clock.now())
 		}
 	}
 	b.begun = b.begun || !b.stream
 	b.ticket.usage.write(p)
+}
+
+// flows says now and then that the worker goes on with an answer, so it does not hang. What
+// comes before the first token does not say so: that may be from a server before the engine.
+func (b *responseBody) flows() {
+	clock := b.ticket.state.clock
+	now := clock.now()
+	if now.Sub(b.heard) >= heardEvery {
+		b.heard = now
+		b.ticket.worker.Heard(now)
+	}
 }
 
 // finish says that no more will come, be it because all has.

@@ -1,14 +1,19 @@
 package inference
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-inference/caddy-inference/fleet"
 )
 
 // TestCaddyProvisionsThePolicyWhereWeNeedIt fails when Caddy changes the order in
@@ -142,4 +147,25 @@ func TestOneReverseProxyHasOnePolicyOfOurs(t *testing.T) {
 	s := startSite(t, "lb_policy header X-User {\nfallback cache_aware\n}", engine.address())
 	s.chat(chatOf(message("user", "hello")))
 	require.Equal(t, "cold", s.lastDecision(1)["reason"], "it may be the fallback of another policy")
+}
+
+// TestTheEndOfAnAnswerShowsThatAWorkerDoesNotHang has one be silent for another request
+// while an answer breaks off, or comes to its end.
+func TestTheEndOfAnAnswerShowsThatAWorkerDoesNotHang(t *testing.T) {
+	inSuspicion(t, func(s *state, w *worker, _ *door, _ *observer.ObservedLogs) {
+		w.Place(100, s.clock.now()).Expect(fleet.Streamed, s.clock.now())
+		time.Sleep(time.Minute)
+		respond := func() *responseBody {
+			return &responseBody{
+				ReadCloser: io.NopCloser(strings.NewReader("the rest")),
+				ticket:     &ticket{state: s, worker: w},
+				heard:      s.clock.now(),
+			}
+		}
+		require.NoError(t, respond().Close())
+		require.Positive(t, w.Overdue(s.clock.now()))
+		_, err := io.Copy(io.Discard, respond())
+		require.NoError(t, err)
+		require.Zero(t, w.Overdue(s.clock.now()))
+	})
 }

@@ -63,7 +63,7 @@ func tuneTransport(t *reverseproxy.HTTPTransport) (set []zap.Field) {
 	inner := t.Transport
 	if inner.IdleConnTimeout == caddysKeepAlive && !inner.DisableKeepAlives {
 		inner.IdleConnTimeout = keepAlive
-		set = append(set, zap.Duration("keepalive", keepAlive))
+		set = append(set, zap.Stringer("keepalive", keepAlive))
 	}
 	if inner.MaxIdleConnsPerHost == caddysIdleConnections && !inner.DisableKeepAlives {
 		inner.MaxIdleConnsPerHost = idleConnections
@@ -94,6 +94,9 @@ func tuneRetries(h *reverseproxy.Handler) (set []zap.Field) {
 	return []zap.Field{zap.Int("lb_retries", others)}
 }
 
+// tunedHint has to be true of what is written, too: see caddysKeepAlive.
+const tunedHint = "set an option to another value than Caddy's default and it is left as it is; 'tune off' leaves all of them"
+
 // tuned logs what was filled in in the reverse_proxy, if anything was.
 func (rt *router) tuned(logger *zap.Logger, set []zap.Field) {
 	if len(set) == 0 {
@@ -105,5 +108,5 @@ func (rt *router) tuned(logger *zap.Logger, set []zap.Field) {
 	}
 	logger.Info("reverse_proxy tuned", append(set,
 		zap.Strings("upstreams", upstreams),
-		zap.String("hint", "what you write yourself is left as it is; 'tune off' leaves all of it"))...)
+		zap.String("hint", tunedHint))...)
 }

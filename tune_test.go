@@ -102,7 +102,7 @@ func TestCaddyProvisionsAReverseProxyInTheOrderWeRelyOn(t *testing.T) {
 
 // filledIn is what is logged of a reverse_proxy that something was filled in in.
 type filledIn struct {
-	Keepalive   float64  `json:"keepalive"` // seconds
+	Keepalive   string   `json:"keepalive"`
 	IdleConns   int      `json:"keepalive_idle_conns_per_host"`
 	WriteBuffer int      `json:"write_buffer"`
 	Retries     int      `json:"lb_retries"`
@@ -113,19 +113,29 @@ type filledIn struct {
 }
 
 func (f filledIn) settings() settings {
-	return settings{time.Duration(f.Keepalive * float64(time.Second)), f.IdleConns, f.WriteBuffer, f.Retries}
+	filled := settings{0, f.IdleConns, f.WriteBuffer, f.Retries}
+	if f.Keepalive != "" {
+		filled.keepAlive, _ = caddy.ParseDuration(f.Keepalive)
+	}
+	return filled
 }
 
-// loadLogged loads a config and returns what it logs of what was filled in.
-func (s *site) loadLogged(caddyfile string) []filledIn {
+// loadLog loads a config and returns what is logged meanwhile.
+func (s *site) loadLog(caddyfile string) string {
 	s.t.Helper()
 	name := fmt.Sprint("server ", sites.Add(1))
 	logs := new(syncBuffer)
 	accessLogs.Store(name, logs)
 	defer accessLogs.Delete(name)
 	s.load(strings.Replace(caddyfile, "output discard", "output inference_test \""+name+"\"\nformat json", 1))
+	return logs.String()
+}
+
+// loadLogged loads a config and returns what it logs of what was filled in.
+func (s *site) loadLogged(caddyfile string) []filledIn {
+	s.t.Helper()
 	var list []filledIn
-	for line := range strings.Lines(logs.String()) {
+	for line := range strings.Lines(s.loadLog(caddyfile)) {
 		var entry filledIn
 		require.NoError(s.t, json.Unmarshal([]byte(line), &entry))
 		if entry.Message == "reverse_proxy tuned" {
@@ -191,6 +201,10 @@ func TestOnlyWhatIsUnsetIsFilledIn(t *testing.T) {
 			filled: with(func(s *settings) { s.keepAlive = 0 }),
 		},
 		{
+			name: "Caddy's own values", count: 3, want: all, filled: all,
+			block: "lb_retries 0\ntransport http {\nkeepalive 2m\nkeepalive_idle_conns_per_host 32\n}",
+		},
+		{
 			name: "no keepalive", block: "transport http {\nkeepalive off\n}", count: 3,
 			want:   with(func(s *settings) { s.keepAlive, s.idleConns = caddysKeepAlive, caddysIdleConnections }),
 			filled: with(func(s *settings) { s.keepAlive, s.idleConns = 0, 0 }),
@@ -222,6 +236,7 @@ func TestOnlyWhatIsUnsetIsFilledIn(t *testing.T) {
 			require.Equal(t, test.filled, said[0].settings())
 			require.Equal(t, "info", said[0].Level)
 			require.Contains(t, said[0].Hint, "tune off")
+			require.Contains(t, said[0].Hint, "another value than Caddy's default")
 			require.ElementsMatch(t, dials, said[0].Upstreams)
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"go.uber.org/zap"
@@ -16,9 +17,23 @@ import (
 // worker is a member of the fleet as the rim knows it. It lives as long as a
 // config names its address; its ledger may live longer, until its last request
 // has ended.
+//
+// One whose engine has several data parallel ranks, each with a queue and a cache of its
+// own, has a worker for each of them beside it: see state.split.
 type worker struct {
 	*fleet.Worker
-	trust
+	*trust
+
+	base  *worker                   // of which it is a rank; itself if it is none
+	rank  int                       // its number; -1 if it is none
+	ranks atomic.Pointer[[]*worker] // nil if the engine has but one
+
+	// feed is what its engine, or rank, says that it holds; nil if it says nothing.
+	feed      atomic.Pointer[feed]
+	lacking   atomic.Pointer[string] // why there is none
+	following following
+	news      chan struct{} // something about it has changed
+	exact     exactModels
 
 	// prefix is its handle in the tree. It is replaced when the engine has lost
 	// its cache, which forgets all at once.
@@ -26,16 +41,19 @@ type worker struct {
 
 	// transport is how the engine is reached: as the newest of the routers that use
 	// the worker does. The state's lock guards the list of all of them.
-	transport  atomic.Pointer[reverseproxy.HTTPTransport]
+	transport  *atomic.Pointer[reverseproxy.HTTPTransport]
 	transports []*reverseproxy.HTTPTransport
 
 	engine engine
-	sick   atomic.Bool   // by Caddy's health checks, when last looked at
-	left   chan struct{} // closed when the last config left
+	sick   atomic.Bool               // by Caddy's health checks, when last looked at
+	hangs  atomic.Pointer[time.Time] // since when that was logged; nil if it does not
+	left   chan struct{}             // closed when the last config left
+
+	tokenizing atomic.Int32 // calls for token ids that its engine has not answered
 
 	// series guards the worker's metrics: none is written once they are deleted.
-	series sync.RWMutex
-	gone   bool // its metrics are deleted
+	series    sync.RWMutex
+	uncounted bool // its metrics are deleted
 }
 
 // join returns the worker at address and counts one more user of it. transport
@@ -46,7 +64,7 @@ func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *wor
 	member := s.fleet.Join(address)
 	w, known := s.workers[member]
 	if !known {
-		w = &worker{Worker: member, left: make(chan struct{})}
+		w = newWorker(member)
 		w.prefix.Store(s.newHandle())
 		s.workers[member] = w
 	}
@@ -55,6 +73,13 @@ func (s *state) join(address string, transport *reverseproxy.HTTPTransport) *wor
 	if !known || before == nil {
 		s.ask(w)
 	}
+	return w
+}
+
+func newWorker(member *fleet.Worker) *worker {
+	w := &worker{Worker: member, trust: new(trust), rank: -1, left: make(chan struct{}), news: make(chan struct{}, 1)}
+	w.engine.back = make(chan struct{}, 1)
+	w.base, w.transport = w, new(atomic.Pointer[reverseproxy.HTTPTransport])
 	return w
 }
 
@@ -105,10 +130,19 @@ func (s *state) warnFull() {
 }
 
 // seen takes note of what Caddy's health checks say of w: an engine that fails
-// them may be one that is being restarted, though no request finds out.
+// them may be one that is being restarted, though no request finds out, and one that
+// passes them again has been.
 func (s *state) seen(w *worker, standing selection.Standing) {
+	if standing == selection.Tried || standing == selection.Unwanted {
+		return // which says nothing of its health
+	}
+	w = w.base
 	sick := standing == selection.Unhealthy
-	if sick != w.sick.Load() && w.sick.CompareAndSwap(!sick, sick) && sick {
+	switch {
+	case sick == w.sick.Load() || !w.sick.CompareAndSwap(!sick, sick):
+	case sick:
 		s.check(w)
+	default:
+		s.askAnew(w)
 	}
 }

@@ -2,10 +2,8 @@ package enginesim
 
 import (
 	"cmp"
-	"encoding/json/v2"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -240,7 +238,7 @@ func (s *Server) listEvents(w http.ResponseWriter, _ *http.Request) {
 
 func (s *Server) changeEvents(w http.ResponseWriter, r *http.Request) {
 	var c EventChange
-	err := json.UnmarshalRead(io.LimitReader(r.Body, 64<<10), &c, json.RejectUnknownMembers(true))
+	err := readRequest(r, &c)
 	if err == nil {
 		err = s.ChangeEvents(c)
 	}

@@ -1,10 +1,8 @@
 package enginesim
 
 import (
-	"encoding/json/v2"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -227,7 +225,7 @@ func tcpConn(conn net.Conn) (*net.TCPConn, bool) {
 
 func (s *Server) addFault(w http.ResponseWriter, r *http.Request) {
 	var f Fault
-	err := json.UnmarshalRead(io.LimitReader(r.Body, 64<<10), &f, json.RejectUnknownMembers(true))
+	err := readRequest(r, &f)
 	if err == nil {
 		err = s.faults.add(f)
 	}

@@ -233,3 +233,17 @@ func TestStatsShowTheLastBodyByItsHash(t *testing.T) {
 	require.Equal(t, 14, stats.LastBodyBytes)
 	require.Equal(t, fmt.Sprintf("%x", sha256Of(`{"prompt":"x"}`)), stats.LastBodySHA256)
 }
+
+// TestAFieldThatThereIsNotIsAnsweredWithThoseThereAre asks all pages that are sent any.
+func TestAFieldThatThereIsNotIsAnsweredWithThoseThereAre(t *testing.T) {
+	s := instantServer(t)
+	for page, names := range map[string]string{
+		"/sim/faults": "path, count, delay_ms, status, retry_after, die_after_events, reset, stall_after_events",
+		"/sim/events": "rank, drop, restart, shape",
+	} {
+		answer := post(s, page, `{"hang":true}`)
+		require.Equal(t, http.StatusBadRequest, answer.Code)
+		require.Contains(t, answer.Body.String(), "hang")
+		require.Contains(t, answer.Body.String(), "there are "+names)
+	}
+}

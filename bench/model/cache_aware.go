@@ -54,7 +54,7 @@ func (b *believing) place(by selection.Rule, r *trace.Request, now time.Time) De
 		b.candidates[i].Private = !b.matches.Shared(handle)
 	}
 	choice, reservation := selection.Place(by, r.Input, b.candidates, now)
-	reservation.Expect(fleet.Streamed)
+	reservation.Expect(fleet.Streamed, now)
 	b.tree.Insert(b.handles[choice.Index], k)
 	return Decision{
 		Engine: choice.Index,
