@@ -34,7 +34,7 @@ func (x *Index) drop(w *worker, e *Dropped) (a Applied) {
 		return Applied{Unknown: len(e.Names)}
 	}
 	for names := e.Names; len(names) > 0; {
-		going := x.foresee(w, names[:min(batch, len(names))])
+		going := x.going(w, names[:min(maxBatch, len(names))])
 		names = names[len(going):]
 		for i := range going {
 			if !x.dropOne(w, g, e.Tier, &going[i]) {
@@ -45,53 +45,9 @@ func (x *Index) drop(w *worker, e *Dropped) (a Applied) {
 	return a
 }
 
-// foresee finds the next batch of blocks, and brings what is needed of them
-// into the processor's cache, as prepare does.
-func (x *Index) foresee(w *worker, names []uint64) []coming {
-	going := x.coming[:len(names)]
-	table := x.names
-	if w.dialect != nil {
-		table = w.dialect.table
-	}
-	var lines lines
-	for i, name := range names {
-		c := &going[i]
-		c.name = canonical(name)
-		c.hash = x.hash.name(c.name)
-		lines[i] = table.line(c.hash)
-	}
-	lines.warm(len(going))
-	for i := range going {
-		c := &going[i]
-		if c.id = lines[i].first(c.hash); c.id == 0 && lines[i].full() {
-			p := table.seek(c.hash)
-			c.id = p.next()
-		}
-	}
-	n := 0
-	for i := range going {
-		if c := &going[i]; c.id != 0 {
-			c.key = x.slab.at(c.id).key.Load()
-			lines[n] = x.blocks.line(c.key)
-			n++
-		}
-	}
-	lines.warm(n)
-	n = 0
-	for i := range going {
-		if c := &going[i]; c.id != 0 {
-			if lines[n].first(c.key) == 0 {
-				x.blocks.beyond(c.key)
-			}
-			n++
-		}
-	}
-	return going
-}
-
 // dropOne takes one copy of a block, and reports whether there was one.
-func (x *Index) dropOne(w *worker, g *group, t Tier, c *coming) bool {
-	id := x.going(w, c)
+func (x *Index) dropOne(w *worker, g *group, t Tier, c *mention) bool {
+	id := x.mentioned(w, c)
 	if id == 0 {
 		return t == Device && x.unpostpone(w, g, c.name)
 	}
@@ -111,8 +67,8 @@ func (x *Index) dropOne(w *worker, g *group, t Tier, c *coming) bool {
 	return true
 }
 
-// going returns the block that the worker holds and calls by a name, or 0.
-func (x *Index) going(w *worker, c *coming) uint32 {
+// mentioned returns the block that the worker holds and calls by a name, or 0.
+func (x *Index) mentioned(w *worker, c *mention) uint32 {
 	if c.id != 0 && w.dialect == nil {
 		if b := x.slab.look(c.id); b != nil && b.name == c.name && x.holds(w, c.id) {
 			return c.id

@@ -36,7 +36,7 @@ func (x *Index) room(extra int64) bool {
 }
 
 // batchBytes is the most that a batch of blocks takes besides directories.
-const batchBytes = pageBytes + wideBytes + pageBlocks*wordsBytes + batch*growBytes
+const batchBytes = pageBytes + wideBytes + pageBlocks*wordsBytes + maxBatch*growBytes
 
 // roomForBatch reports whether there is room for a batch of blocks, with no
 // need to look at each.

@@ -49,8 +49,8 @@ type Index struct {
 	sweep    sweep
 	copies   copies
 	waiting  int // names, see pending
-	coming   [batch]coming
-	ample    bool   // there is room for what is coming
+	batch    [maxBatch]mention
+	ample    bool   // there is room for all of the batch
 	hand     uint32 // where the eviction is
 	pinned   uint32 // the block that is about to get a child
 	counts   Counts

@@ -72,3 +72,17 @@ func churn(ctx context.Context, e engine, seed uint64) {
 		}
 	}
 }
+
+func TestABlockInThePlaceOfAnotherBeginsInANewEpoch(t *testing.T) {
+	x := New(Options{})
+	before := x.epoch.Load()
+	id := x.create(1, 0)
+	require.Equal(t, before, x.epoch.Load(), "there was no other block")
+	for key := range uint64(3) {
+		before = x.epoch.Load()
+		x.prune(id)
+		require.Zero(t, x.slab.at(id).key.Load())
+		require.Equal(t, id, x.create(key+2, 0))
+		require.Greater(t, x.epoch.Load(), before)
+	}
+}

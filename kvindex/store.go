@@ -5,9 +5,6 @@ import "slices"
 // maxBlockSize bounds the block size an event may claim, in tokens.
 const maxBlockSize = 1 << 16
 
-// batch is how many blocks of an event are looked up ahead of their use.
-const batch = 64
-
 // Stored is an event: an engine put consecutive blocks of a prompt into its
 // cache. The index keeps nothing of its slices.
 type Stored struct {
@@ -110,18 +107,10 @@ func (x *Index) store(w *worker, e *Stored) Applied {
 	return x.storeChain(w, g, l, e, parent, x.slab.at(parent).key.Load())
 }
 
-// coming is a block that an event is about to store.
-type coming struct {
-	key  uint64
-	name uint64
-	hash uint64 // of the name
-	id   uint32 // 0 if there is no such block
-}
-
 // storeChain applies an event that has a name for each block.
 func (x *Index) storeChain(w *worker, g *group, l lane, e *Stored, parent uint32, key uint64) (a Applied) {
-	for from := 0; from < len(e.Names); from += batch {
-		coming := x.prepare(e, from, key)
+	for from := 0; from < len(e.Names); from += maxBatch {
+		coming := x.coming(w, e, from, key)
 		for i := range coming {
 			c := &coming[i]
 			id := x.arrive(c, parent)
@@ -150,66 +139,15 @@ func (x *Index) settle(last uint32) {
 
 // arrive returns the block that is coming, making it if need be, or 0 if there
 // is no room.
-func (x *Index) arrive(c *coming, parent uint32) uint32 {
+func (x *Index) arrive(c *mention, parent uint32) uint32 {
 	if c.id != 0 && x.is(c.id, c.key) {
 		return c.id
 	}
 	return x.create(c.key, parent) // it is new, or was evicted for those before
 }
 
-// prepare finds the next batch of blocks, and brings what is needed of them
-// into the processor's cache.
-func (x *Index) prepare(e *Stored, from int, key uint64) []coming {
-	coming := x.coming[:min(batch, len(e.Names)-from)]
-	tokens := e.Tokens[from*e.BlockSize:]
-	for i := range coming {
-		block := x.hash.block(tokens[:e.BlockSize])
-		if from+i < len(e.Media) {
-			for _, m := range e.Media[from+i] {
-				block = x.hash.media(block, m)
-			}
-		}
-		key = x.hash.next(key, block)
-		coming[i].key = key
-		tokens = tokens[e.BlockSize:]
-	}
-	var lines lines
-	for i := range coming {
-		lines[i] = x.blocks.line(coming[i].key)
-	}
-	lines.warm(len(coming))
-	fresh := 0
-	for i := range coming {
-		c := &coming[i]
-		c.id = lines[i].first(c.key)
-		if c.id == 0 && lines[i].full() || c.id != 0 && x.slab.at(c.id).key.Load() != c.key {
-			c.id = x.have(c.key)
-			x.blocks.beyond(c.key)
-		}
-		if c.id == 0 {
-			fresh++
-		}
-	}
-	for i := range coming {
-		c := &coming[i]
-		c.name = canonical(e.Names[from+i])
-		c.hash = x.hash.name(c.name)
-		lines[i] = x.names.line(c.hash)
-	}
-	if fresh > 0 {
-		lines.warm(len(coming))
-		for i := range coming {
-			if lines[i].full() {
-				x.names.beyond(coming[i].hash)
-			}
-		}
-	}
-	x.ample = x.roomForBatch()
-	return coming
-}
-
 // take makes a lane hold a block under a name, and reports whether it does.
-func (x *Index) take(w *worker, g *group, l lane, id uint32, c *coming, t Tier) bool {
+func (x *Index) take(w *worker, g *group, l lane, id uint32, c *mention, t Tier) bool {
 	if w.dialect != nil || x.slab.at(id).name != c.name {
 		if !x.agree(w, id, c.hash, c.name) {
 			return false

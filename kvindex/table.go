@@ -141,24 +141,6 @@ func (t *table) line(hash uint64) *line {
 	return &lines[home(hash, len(lines))]
 }
 
-// lines are where the searches for a batch of blocks begin.
-type lines [batch]*line
-
-// warm brings the first n lines into the processor's cache. It does nothing
-// else: a processor reads some dozen lines at a time if there is little between
-// one and the next, and none of it depends on what was read.
-func (l *lines) warm(n int) {
-	for _, line := range l[:n] {
-		atomic.LoadUint64(&line.tags) // an ordinary one would be left out
-	}
-}
-
-// beyond warms the line after the one where the search for a hash begins.
-func (t *table) beyond(hash uint64) {
-	lines := t.of(hash).lines
-	atomic.LoadUint64(&lines[(home(hash, len(lines))+1)%len(lines)].tags)
-}
-
 // tag is what a line's tags have of a hash.
 func tag(hash uint64) uint64 { return hash>>keptBits&0x7f | 0x80 }
 
