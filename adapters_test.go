@@ -32,6 +32,6 @@ func TestLookingForAnAdapterAllocatesNothing(t *testing.T) {
 	a.learn("lora-a")
 	name := []byte("lora-a")
 	found := ""
-	require.Zero(t, testing.AllocsPerRun(10, func() { found = a.named(name) }))
+	requireNoAllocations(t, 10, func() { found = a.named(name) })
 	require.Equal(t, "lora-a", found)
 }

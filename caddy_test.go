@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -342,6 +343,25 @@ func addresses(engines []*mockEngine) []string {
 		list[i] = e.address()
 	}
 	return list
+}
+
+func requireNoAllocations(t *testing.T, runs int, f func()) {
+	t.Helper()
+	requireAllocations(t, 0, runs, f)
+}
+
+// requireAllocations runs f some times. What is left of other tests may allocate in the
+// background meanwhile, so one try of several with no more than most each is enough.
+func requireAllocations(t *testing.T, most float64, runs int, f func()) {
+	t.Helper()
+	least := math.Inf(1)
+	for range 5 {
+		least = min(least, testing.AllocsPerRun(runs, f))
+		if least <= most {
+			return
+		}
+	}
+	require.LessOrEqual(t, least, most)
 }
 
 func hash(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }

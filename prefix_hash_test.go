@@ -338,7 +338,7 @@ func TestAKeyCostsNoAllocation(t *testing.T) {
 		k.writeKey(&k.scratch.prompt, k.scratch.chunker)
 	}
 	write()
-	require.Zero(t, testing.AllocsPerRun(100, write))
+	requireNoAllocations(t, 100, write)
 }
 
 // TestAPromptHasTheSameOwnerEverywhere goes from bodies to upstreams, whose addresses are

@@ -254,7 +254,7 @@ func TestReadingIDsAllocatesNothing(t *testing.T) {
 	prompt.Parse(p, "/v1/completions", text)
 	read()
 	require.Len(t, t1.scratch.tokens.ids, 1<<14+1)
-	require.Zero(t, testing.AllocsPerRun(10, read))
+	requireNoAllocations(t, 10, read)
 }
 
 // TestTokenizerOptions parses and checks them.
