@@ -21,6 +21,14 @@ func CacheAware(o Options) Placement {
 	return func(r *trace.Request, now time.Time) Decision { return b.place(selection.Cost{}, r, now) }
 }
 
+// Thresholds places requests as the policy cache_aware does with `scoring threshold`, by
+// the values that it has where none are given.
+func Thresholds(o Options) Placement {
+	b := newBelieving(o)
+	rule := selection.Thresholds{Share: 0.3, Absolute: 64, Relative: 1.5}
+	return func(r *trace.Request, now time.Time) Decision { return b.place(rule, r, now) }
+}
+
 // believing is what the plugin's policies have in common: ledgers, and a tree of what was
 // sent where.
 type believing struct {

@@ -35,6 +35,7 @@ var rules = map[string]Rule{
 	"least_uncached": LeastUncached,
 	"prefix_hash":    PrefixHash,
 	"round_robin":    RoundRobin,
+	"thresholds":     Thresholds,
 }
 
 // Names returns the names of the rules, sorted.

@@ -144,10 +144,10 @@ func TestRoutersRunServeAndStop(t *testing.T) {
 	require.NoError(t, err)
 	for _, name := range []string{"nobody", "random", "first"} { // of which Caddy has the last two
 		_, err = binaries.Named(t.Context(), name)
-		require.ErrorContains(t, err, fmt.Sprintf("router %q: must be one of least_conn, round_robin, stock, cache_aware, prefix_hash", name))
+		require.ErrorContains(t, err, fmt.Sprintf("router %q: must be one of least_conn, round_robin, stock, cache_aware, kv_aware, prefix_hash", name))
 		require.ErrorContains(t, err, "or NAME=URL")
 	}
-	for _, name := range []string{"stock", "round_robin", "least_conn", "cache_aware", "prefix_hash"} {
+	for _, name := range []string{"stock", "round_robin", "least_conn", "cache_aware", "kv_aware", "prefix_hash"} {
 		t.Run(name, func(t *testing.T) {
 			r, err := binaries.Named(t.Context(), name)
 			require.NoError(t, err)
