@@ -135,7 +135,7 @@ func TestAPrefixIsOfTheTextNotOfItsBlocks(t *testing.T) {
 func TestRulesHaveNames(t *testing.T) {
 	require.Equal(t, []string{"cache_aware", "least_conn", "least_uncached", "prefix_hash", "round_robin", "thresholds"}, Names())
 	_, err := ByName("random")
-	require.EqualError(t, err, `there is no rule "random", only cache_aware, least_conn, least_uncached, prefix_hash, round_robin`)
+	require.EqualError(t, err, `there is no rule "random", only cache_aware, least_conn, least_uncached, prefix_hash, round_robin, thresholds`)
 }
 
 func fleetOf(engines int) Options {
