@@ -13,8 +13,8 @@ import (
 )
 
 // mortal is a simulated engine that things can be done to which happen to processes. It
-// counts how often it generates for a request that still matters to somebody: what a
-// process did that was killed does not.
+// counts how often it has generated for a request to the end: what a process did that was
+// killed is over with it, and what nobody waits for any more is given up.
 type mortal struct {
 	t       *testing.T
 	address string
@@ -24,27 +24,28 @@ type mortal struct {
 	server   *http.Server
 	listener net.Listener
 	conns    map[net.Conn]bool
-	frozen   chan struct{}  // closed when it thaws; nil if it is not frozen
-	running  map[string]int // by request id
+	frozen   chan struct{} // closed when it thaws; nil if it is not frozen
+	running  int           // requests
 	done     map[string]int
 }
 
-// generated returns how often it has generated for each request.
+// generated returns how often it has generated for each request, once nothing runs.
 func (m *mortal) generated() map[string]int {
+	require.Eventually(m.t, func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.running == 0
+	}, patience, tick)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := maps.Clone(m.done)
-	for id, n := range m.running {
-		all[id] += n
-	}
-	return all
+	return maps.Clone(m.done)
 }
 
 func newMortal(t *testing.T, options enginesim.Options) *mortal {
 	t.Helper()
 	engine, err := enginesim.NewServer(options)
 	require.NoError(t, err)
-	m := &mortal{t: t, address: "127.0.0.1:0", engine: engine, conns: map[net.Conn]bool{}, running: map[string]int{}, done: map[string]int{}}
+	m := &mortal{t: t, address: "127.0.0.1:0", engine: engine, conns: map[net.Conn]bool{}, done: map[string]int{}}
 	m.listen()
 	m.address = m.listener.Addr().String()
 	t.Cleanup(func() {
@@ -61,15 +62,15 @@ func (m *mortal) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.engine.ServeHTTP(w, r)
 		return
 	}
+	process := r.Context().Value(http.ServerContextKey)
 	m.mu.Lock()
-	server := m.server
-	m.running[id]++
+	m.running++
 	m.mu.Unlock()
 	defer func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.server == server { // else it died with its process
-			m.running[id]--
+		m.running--
+		if m.server == process && r.Context().Err() == nil {
 			m.done[id]++
 		}
 	}()
@@ -107,7 +108,6 @@ func (m *mortal) kill() {
 	m.listener.Close()
 	m.breakAll()
 	m.server = nil
-	clear(m.running)
 	m.engine.Restart()
 }
 
