@@ -186,6 +186,7 @@ func TestRestartedPublisherBeginsAnew(t *testing.T) {
 		changeEvents(t, s, test.change)
 		_, err := sub.conn.RecvMsg()
 		require.Error(t, err, "the connection is gone")
+		require.Eventually(t, func() bool { return s.Events()[0].Subscribers == 0 }, time.Minute, time.Millisecond)
 		require.Len(t, cached(s, 0), test.kept, test.change)
 		require.Empty(t, replayed(t, s, 0, number(0)).batches)
 		sub = subscribe(t, s, 0)
