@@ -238,6 +238,9 @@ func (w *Worker) HeardSince(at time.Time) bool {
 }
 
 func (q *queue) overdue(now time.Time) time.Duration {
+	if q.streams.due.Load() == 0 && q.wholes.due.Load() == 0 { // as of most workers, for each request
+		return 0
+	}
 	at := instant(now)
 	return max(q.streams.late(at), q.wholes.late(at), 0)
 }

@@ -125,8 +125,11 @@ func survey(tokens int, candidates []Candidate, now time.Time) surroundings {
 		t.Recent = c.Worker.Recent(now) / t.Rate
 		t.Requests = c.Worker.RecentRequests(now)
 		t.Wait = wait(c.Worker, t, now)
-		t.Overdue = c.Worker.Overdue(now).Seconds()
-		t.Wait += overdueWeight * t.Overdue
+		t.Overdue = 0
+		if overdue := c.Worker.Overdue(now); overdue > 0 {
+			t.Overdue = overdue.Seconds()
+			t.Wait += overdueWeight * t.Overdue
+		}
 		if c.Standing != Available {
 			continue
 		}
