@@ -83,15 +83,16 @@ func (p *prefill) forget() {
 	p.rate.Store(0)
 }
 
-// PrefillRate returns the tokens a second the worker would prefill of what the
-// fleet is given, by what it has been seen to do; 0 until that is learned and when nothing has confirmed it for a while: a worker that
-// was slow once is given another chance.
+// PrefillRate returns the tokens a second the worker would prefill of what the fleet is
+// given, by what it has been seen to do; 0 until that is learned and when nothing has
+// confirmed it for a while: a worker that was slow once is given another chance.
 func (w *Worker) PrefillRate(now time.Time) float64 {
 	p := &w.prefill
-	if now.UnixNano()-p.at.Load() > int64(rateLife) {
+	rate := p.rate.Load()
+	if rate == 0 || now.UnixNano()-p.at.Load() > int64(rateLife) {
 		return 0
 	}
-	return math.Float64frombits(p.rate.Load())
+	return math.Float64frombits(rate)
 }
 
 // ForgetRate drops what was learned about the worker's prefill rate, for an
